@@ -1,0 +1,37 @@
+# The whole of tautline from a clean clone: `make quickstart`, `make test`. Both do all the set-up themselves.
+SHELL := /bin/bash
+BUILD ?= build
+JOBS ?= $(shell nproc)
+ENVIRONMENT = $(shell scripts/environment)
+BIN = $(ENVIRONMENT)/bin
+
+.PHONY: setup build quickstart test core test-gpu format clean
+
+setup:
+	@scripts/setup
+
+build: setup
+	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
+	@$(BIN)/cmake --build $(BUILD) -j $(JOBS)
+
+# Every CPU test.
+test: build
+	@$(BIN)/ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+
+# The torch-free half by itself.
+core: setup
+	@[[ -e build-core/build.ninja ]] || scripts/configure build-core core
+	@$(BIN)/cmake --build build-core -j $(JOBS)
+	@$(BIN)/ctest --test-dir build-core -j $(JOBS) --output-on-failure
+
+# The main job: a seeded synthetic log (or LOG=ratings.csv), then training on 4 local ranks.
+quickstart: setup
+	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
+	@$(BIN)/cmake --build $(BUILD) -j $(JOBS) --target tautline_program
+	@scripts/quickstart $(BUILD)/tautline $(LOG)
+
+format:
+	@scripts/format
+
+clean:
+	rm -rf build build-core build-cuda

@@ -1,0 +1,20 @@
+# The CUDA build: our kernels for sm_90a, libtorch's CUDA half, NCCL from the wheel.
+# scripts/configure passes CMAKE_CUDA_COMPILER (nvcc from the pinned wheels, or the machine's own 13.x).
+set(CMAKE_CUDA_ARCHITECTURES 90a)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # the wheel's shared libcudart, the one that libtorch loads
+enable_language(CUDA)
+set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr --expt-extended-lambda -lineinfo")
+
+file(GLOB TAUTLINE_CUDART ${TAUTLINE_SITE}/nvidia/*/lib/libcudart.so.13)
+file(GLOB TAUTLINE_NCCL_INCLUDE ${TAUTLINE_SITE}/nvidia/nccl/include)
+get_filename_component(TAUTLINE_CUDA_ROOT ${CMAKE_CUDA_COMPILER} DIRECTORY)
+set(TAUTLINE_CUDA_INCLUDE ${TAUTLINE_CUDA_ROOT}/../include)
+target_include_directories(tautline_torch SYSTEM INTERFACE ${TAUTLINE_CUDA_INCLUDE}
+                           ${TAUTLINE_NCCL_INCLUDE})
+target_compile_definitions(tautline_torch INTERFACE USE_C10D_NCCL USE_CUDA)
+target_link_libraries(tautline_torch INTERFACE ${TORCH_LIB}/libtorch_cuda.so
+                      ${TORCH_LIB}/libc10_cuda.so ${TAUTLINE_CUDART})
+include_directories(SYSTEM ${TAUTLINE_CUDA_INCLUDE})  # kernels/ includes cuda_runtime.h, no torch
+link_libraries(${TAUTLINE_CUDART})

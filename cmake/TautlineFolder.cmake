@@ -1,0 +1,91 @@
+# tautline_folder(NAME USES folders-or-targets...)
+# One static library tautline_NAME from src/tautline/NAME, and one test program test_NAME from tests/NAME.
+# Files are found by their place, so adding one needs no edit here.
+#   *_cpu.cpp   compiled once for each instruction set (see tautline_isa below)
+#   *.cu        only in the CUDA build
+include(GoogleTest)
+
+# A fast CPU kernel is compiled twice, into namespaces v3 (AVX2, FMA) and v4 (AVX-512), with TAUTLINE_ISA as
+# the namespace's name; kernels/isa.h picks one when the program runs.
+function(tautline_isa target)
+  foreach(isa v3 v4)
+    add_library(${target}_${isa} OBJECT ${ARGN})
+    target_include_directories(${target}_${isa} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+    target_compile_options(${target}_${isa} PRIVATE -march=x86-64-${isa} -mprefer-vector-width=512
+                                                    -ffp-contract=fast -fno-math-errno
+                                                    -fno-trapping-math)
+    target_compile_definitions(${target}_${isa} PRIVATE TAUTLINE_ISA=${isa})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
+  endforeach()
+endfunction()
+
+function(tautline_folder name)
+  cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+  set(dir ${CMAKE_SOURCE_DIR}/src/tautline/${name})
+  set(target tautline_${name})
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  set(isa_sources ${sources})
+  list(FILTER isa_sources INCLUDE REGEX "_cpu\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_cpu\\.cpp$|/main\\.cpp$")
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${dir}/*.cu)
+  if(TAUTLINE_CUDA)
+    list(APPEND sources ${cuda_sources})
+  else()
+    list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")  # host code that only the CUDA build has
+  endif()
+
+  set(uses "")
+  foreach(use ${ARG_USES})
+    if(TARGET tautline_${use})
+      list(APPEND uses tautline_${use})
+    else()
+      list(APPEND uses ${use})
+    endif()
+  endforeach()
+
+  if(sources OR isa_sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+    if(isa_sources)
+      tautline_isa(${target} ${isa_sources})
+    endif()
+    if(NOT sources)
+      set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+    endif()
+  else()
+    add_library(${target} INTERFACE)  # headers only, or nothing yet
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${target} ${scope} ${uses})
+  if(TAUTLINE_CUDA)
+    target_compile_definitions(${target} ${scope} TAUTLINE_CUDA)
+  endif()
+
+  if(NOT TAUTLINE_TESTS)
+    return()
+  endif()
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp)
+  if(tests)
+    add_executable(test_${name} ${tests})
+    target_link_libraries(test_${name} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}> GTest::gtest_main
+                          GTest::gmock)
+    target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_compile_definitions(test_${name} PRIVATE TAUTLINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                               TAUTLINE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+                         PROPERTIES TIMEOUT 300)
+  endif()
+endfunction()
+
+# The program: build/NAME from src/tautline/FOLDER/main.cpp's library, with every operator registration kept.
+function(tautline_program name folder)
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/src/tautline/${folder}/main.cpp)
+    return()
+  endif()
+  add_executable(${name}_program ${CMAKE_SOURCE_DIR}/src/tautline/${folder}/main.cpp)
+  target_link_libraries(${name}_program PRIVATE tautline_${folder}
+                        $<LINK_LIBRARY:WHOLE_ARCHIVE,tautline_ops>)
+  set_target_properties(${name}_program PROPERTIES OUTPUT_NAME ${name}
+                        RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+endfunction()
