@@ -1,0 +1,107 @@
+// The operators of the dense block and of the loss, with autograd. From Python the same functions
+// are torch.ops.tautline.NAME. CPU tensors run our vectorised kernels, CUDA tensors ours for CUDA;
+// float32, bfloat16 and float16 in, the same type out, FP32 inside (weights and their gradients may
+// be FP32 beside bf16 activations). Results are bitwise equal from run to run and for any number of
+// threads.
+//
+// T tokens, B sequences, H heads, D head dimension, C channels, F feed-forward width, N targets,
+// V classes, K negatives, E embedding dimension. Offsets and ids are int64.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include <ATen/core/Tensor.h>
+
+namespace tautline::ops {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// ---- attention
+// ------------------------------------------------------------------------------------
+
+/// q, k, v [T, H, D] (strided views of one packed projection are taken as they are), offsets [B +
+/// 1], max_q and max_k the longest lengths. Causal: a sequence's last query sees its last key. ->
+/// [T, H, D]
+Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
+                        const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
+                        double scale);
+
+/// qkv [T, 3, H, D], position [T] -> the same with q and k rotated (half-split; angle = position *
+/// base^(-2 d / D)).
+Tensor rope(const Tensor& qkv, const Tensor& position, double base);
+
+// ---- norms
+// ----------------------------------------------------------------------------------------
+
+/// x [T, C], weight [C]
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
+/// (s, norm(s)) of s = x + residual.
+std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
+                                        const Tensor& weight, double eps);
+std::tuple<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residual,
+                                          const Tensor& weight, const Tensor& bias, double eps);
+
+// ---- feed-forward
+// ---------------------------------------------------------------------------------
+
+/// x [T, 2F] -> silu(x[:, :F]) * x[:, F:], [T, F]. `bias` [2F] is added first.
+Tensor swiglu(const Tensor& x, const OptionalTensor& bias = std::nullopt);
+/// x [T, F] -> x * Phi(x) (erf form). `bias` [F] is added first.
+Tensor gelu(const Tensor& x, const OptionalTensor& bias = std::nullopt);
+
+// ---- dropout
+// --------------------------------------------------------------------------------------
+
+/// x [T, C] with channels zeroed with probability p and the others divided by 1 - p. The mask
+/// depends on (seed, step, site, sample, position, channel) alone; `site` numbers the places of the
+/// network. sample, position [T]. p = 0 returns x.
+Tensor dropout(const Tensor& x, double p, int64_t seed, int64_t step, int64_t site,
+               const Tensor& sample, const Tensor& position);
+/// residual + dropout(x + bias), fused.
+Tensor dropout_add(const Tensor& x, const OptionalTensor& bias, const Tensor& residual, double p,
+                   int64_t seed, int64_t step, int64_t site, const Tensor& sample,
+                   const Tensor& position);
+
+// ---- losses
+// --------------------------------------------------------------------------------------- All are
+// sums over rows (0-dim float32); the caller divides by the step's global count. Their gradients
+// are computed with the forward, chunk by chunk: no [N, V] matrix ever exists.
+
+/// x [N, E] -> x / max(|x|, 1e-12)
+Tensor l2_normalize(const Tensor& x);
+
+/// - sum_n log softmax(h_n . items / temperature)[target_n]; items [V, E]; target [N] row of items.
+/// normalize: rows of h and items are L2-normalised first.
+Tensor full_softmax(const Tensor& h, const Tensor& items, const Tensor& target, double temperature,
+                    bool normalize);
+
+/// Row n's classes: its positive and the K shared negatives. x = h . e / temperature - log q.
+/// h, positive [N, E], negative [K, E], target_id [N], negative_id [K]; log_q_positive [N] and
+/// log_q_negative [K]: log of a candidate's sampling probability, or nullopt.
+/// remove_hits: a negative that is the row's own target does not count.
+Tensor sampled_softmax(const Tensor& h, const Tensor& positive, const Tensor& negative,
+                       const Tensor& target_id, const Tensor& negative_id,
+                       const OptionalTensor& log_q_positive, const OptionalTensor& log_q_negative,
+                       double temperature, bool normalize, bool remove_hits);
+
+/// The vocabulary shard's part of a full softmax (no autograd; h and items already normalised where
+/// wanted): items [Vlocal, E], target_local [N], -1 where the row's class is not here.
+/// -> max [N], sum of exp(x - max) [N], target logit [N] (0 where not here). An empty shard gives
+/// max = -inf, sum = 0.
+std::tuple<Tensor, Tensor, Tensor> softmax_statistics(const Tensor& h, const Tensor& items,
+                                                      const Tensor& target_local,
+                                                      double temperature);
+/// lse [N]: log sum exp over all shards. -> d_h [N, E] (this shard's part, to be summed over
+/// shards) and d_items [Vlocal, E] of scale * sum_n loss_n.
+std::tuple<Tensor, Tensor> softmax_gradient(const Tensor& h, const Tensor& items, const Tensor& lse,
+                                            const Tensor& target_local, double temperature,
+                                            double scale);
+
+/// Sum over labels that are not NaN of binary cross entropy with logits; logits, label [N].
+Tensor binary_loss(const Tensor& logits, const Tensor& label);
+
+}  // namespace tautline::ops
