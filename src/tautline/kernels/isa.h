@@ -1,13 +1,28 @@
-// Which instruction set the fast CPU kernels use. Every *_cpu.cpp is compiled twice, as namespace
-// v3 (AVX2, FMA) and v4 (AVX-512); the plain NAME_cpu of a header calls one of them.
+// Which instruction set the fast CPU kernels use. NAME_cpu.cpp is compiled twice, into namespace v3
+// (AVX2, FMA, F16C) and v4 (AVX-512); the header declares both and picks one when the program runs:
+//
+//   TAUTLINE_ISA_KERNEL(void scale_cpu(const Scale& params, int64_t begin, int64_t end),
+//                       scale_cpu(params, begin, end))
 #pragma once
 
 namespace tautline::kernels {
 
-enum class Isa { kV3, kV4 };
-
-/// The best that this machine has, decided once. A machine without AVX2 is refused with a
-/// UserError.
-Isa isa();
+/// True where the AVX-512 kernels can run. A machine without even AVX2 is the user's error, raised
+/// on the first call.
+bool has_v4();
 
 }  // namespace tautline::kernels
+
+// Declares `signature` in namespaces v3 and v4 of the enclosing namespace, and defines the inline
+// function of that signature which makes `call` in the better of the two.
+#define TAUTLINE_ISA_KERNEL(signature, call)            \
+  namespace v3 {                                        \
+  signature;                                            \
+  }                                                     \
+  namespace v4 {                                        \
+  signature;                                            \
+  }                                                     \
+  inline signature {                                    \
+    if (::tautline::kernels::has_v4()) return v4::call; \
+    return v3::call;                                    \
+  }
