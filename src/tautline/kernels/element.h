@@ -10,7 +10,9 @@
 #include <cuda_fp16.h>
 #define TAUTLINE_ELEMENT_FUNCTION __host__ __device__ __forceinline__
 #else
-#define TAUTLINE_ELEMENT_FUNCTION inline
+// Always inlined: this header is compiled for several instruction sets, and the linker must not
+// take one set's copy for another's.
+#define TAUTLINE_ELEMENT_FUNCTION inline __attribute__((always_inline))
 #endif
 #if !defined(__CUDA_ARCH__) && defined(__F16C__)
 #include <immintrin.h>

@@ -3,6 +3,10 @@
 //
 //   TAUTLINE_ISA_KERNEL(void scale_cpu(const Scale& params, int64_t begin, int64_t end),
 //                       scale_cpu(params, begin, end))
+//
+// A NAME_cpu.cpp must not use inline functions or templates that other files also instantiate
+// (std::vector, std::sort): the linker keeps one copy, perhaps the AVX-512 one, for the whole
+// program. Plain loops, <cmath> and always_inline helpers are safe.
 #pragma once
 
 namespace tautline::kernels {
