@@ -1,0 +1,86 @@
+// What one rank does when, for the Timeline. Light: a span costs two clock reads and one lock that
+// is almost never contended.
+//
+//   { auto scope = recorder.span(step, "compute", "forward", "layer.3.attention"); ... }
+//
+// Bounded memory: every step keeps its seconds by (stream, kind); full events are kept for the
+// first `full_steps` steps and then for each `every`-th, up to `max_events`, and `dropped()` says
+// how many did not fit.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tautline/timeline/timeline.h"
+
+namespace tautline::train {
+
+struct RecorderOptions {
+  int rank = 0;
+  int64_t full_steps = 20;  // from the run's first step on
+  int64_t every = 100;      // then the events of each so-many-th step; 0: none
+  int64_t max_events = 200'000;
+  int64_t max_steps = 1'000'000;  // phase sums beyond this drop the oldest
+};
+
+/// Seconds by (stream, kind) of one step. "step" itself is (host, step).
+using PhaseKey = std::pair<std::string, std::string>;
+struct StepPhases {
+  int64_t step = 0;
+  std::map<PhaseKey, double> seconds;
+};
+
+class Recorder {
+ public:
+  explicit Recorder(RecorderOptions options = {});
+
+  /// Seconds since the recorder was made (steady clock).
+  double now() const;
+  /// The steady clock's time at which now() was 0, in seconds of that clock: all ranks of one host
+  /// share the clock, so differences of origins align them.
+  double origin() const { return origin_; }
+
+  class Span {
+   public:
+    Span(Span&& other) noexcept;
+    Span& operator=(Span&&) = delete;
+    ~Span();
+    void add_bytes(double bytes) { event_.bytes += bytes; }
+    void add_flop(double flop) { event_.flop += flop; }
+
+   private:
+    friend class Recorder;
+    Span(Recorder* recorder, TimelineEvent event) : recorder_(recorder), event_(std::move(event)) {}
+    Recorder* recorder_;
+    TimelineEvent event_;
+  };
+  [[nodiscard]] Span span(int64_t step, std::string stream, std::string kind,
+                          std::string name = "");
+
+  /// A finished event, from a span, a collective or a device's clock. `rank` is filled in.
+  void add(TimelineEvent event);
+
+  /// The kept events, in order of start. Events of a step may still be coming in.
+  Timeline timeline() const;
+  std::vector<StepPhases> phases() const;
+  int64_t dropped() const;
+
+ private:
+  bool keeps_events_of(int64_t step) const;
+
+  RecorderOptions options_;
+  double origin_ = 0;
+  mutable std::mutex mutex_;
+  int64_t first_step_ = -1;
+  std::vector<TimelineEvent> events_;
+  std::deque<StepPhases> phases_;
+  int64_t dropped_ = 0;
+};
+
+}  // namespace tautline::train
