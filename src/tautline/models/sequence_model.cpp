@@ -1,0 +1,185 @@
+#include "tautline/models/sequence_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+
+#include "tautline/models/parameters.h"
+#include "tautline/ops/ops.h"
+
+namespace tautline::models {
+namespace {
+
+constexpr double kNormEps = 1e-5;  // torch's default for both norms' layers
+
+/// A pooled feature: at each token the sum or mean over the events of its sample so far, so that no
+/// token sees the future. rows [T, E], position [T].
+at::Tensor pool_so_far(const at::Tensor& rows, const at::Tensor& position,
+                       FeatureConfig::Pooling pooling) {
+  const at::Tensor sums = at::constant_pad_nd(rows.cumsum(0), {0, 0, 1, 0});  // [T + 1, E]
+  const at::Tensor start = at::arange(rows.size(0), position.options()).sub(position);
+  const at::Tensor pooled = sums.narrow(0, 1, rows.size(0)).sub(at::embedding(sums, start));
+  if (pooling == FeatureConfig::Pooling::kSum) return pooled;
+  return pooled.div(position.add(1).unsqueeze(1));
+}
+
+}  // namespace
+
+/// One place of the network after another; a place is a number that keys the mask.
+struct SequenceModel::Dropout {
+  double p;
+  int64_t seed, step;
+  const Inputs& inputs;
+  mutable int64_t site = 0;
+
+  at::Tensor operator()(const at::Tensor& x) const {
+    const int64_t here = site++;
+    if (p == 0) return x;
+    return ops::dropout(x, p, seed, step, here, inputs.sample, inputs.position);
+  }
+  at::Tensor add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual) const {
+    const int64_t here = site++;
+    return ops::dropout_add(x, bias.defined() ? ops::OptionalTensor(bias) : std::nullopt, residual,
+                            p, seed, step, here, inputs.sample, inputs.position);
+  }
+};
+
+SequenceModel::SequenceModel(const ModelConfig& config, const PrecisionPlan& precision,
+                             uint64_t seed, at::Device device)
+    : config_(config),
+      precision_(precision),
+      seed_(seed),
+      parameters_((check_model(config), parameter_specs(config)), seed, device) {
+  const BackboneConfig& b = config_.backbone;
+  const auto has = [&](BackboneConfig::Position position) {
+    return std::count(b.position.begin(), b.position.end(), position) > 0;
+  };
+  if (input_width(config_) != b.width) input_ = linear("input", b.bias);
+  if (has(BackboneConfig::Position::kLearned)) position_ = parameters_["position.weight"];
+  if (has(BackboneConfig::Position::kTimeGap)) time_gap_ = parameters_["time_gap.weight"];
+  for (int64_t i = 0; i < b.layers; ++i) {
+    const std::string name = "layer." + std::to_string(i);
+    layers_.push_back({norm(name + ".attention.norm"), norm(name + ".mlp.norm"),
+                       linear(name + ".attention.qkv", b.bias),
+                       linear(name + ".attention.out", b.bias), linear(name + ".mlp.in", b.bias),
+                       linear(name + ".mlp.out", b.bias)});
+  }
+  norm_ = norm("norm");
+  if (output_width(config_) != b.width) output_ = linear("output", false);
+}
+
+SequenceModel::Linear SequenceModel::linear(const std::string& name, bool bias) const {
+  return {parameters_[name + ".weight"], bias ? parameters_[name + ".bias"] : at::Tensor()};
+}
+
+SequenceModel::Norm SequenceModel::norm(const std::string& name) const {
+  const bool bias = config_.backbone.norm == BackboneConfig::Norm::kLayer;
+  return {parameters_[name + ".weight"], bias ? parameters_[name + ".bias"] : at::Tensor()};
+}
+
+at::Tensor SequenceModel::cast(const at::Tensor& parameter) const {
+  if (!parameter.defined() || precision_.compute == PrecisionPlan::Compute::kFp32) return parameter;
+  return parameter.to(at::kBFloat16);
+}
+
+at::Tensor SequenceModel::apply(const Linear& linear, const at::Tensor& x) const {
+  return at::linear(x, cast(linear.weight), cast(linear.bias));
+}
+
+at::Tensor SequenceModel::apply(const Norm& norm, const at::Tensor& x) const {
+  return norm.bias.defined() ? ops::layer_norm(x, norm.weight, norm.bias, kNormEps)
+                             : ops::rms_norm(x, norm.weight, kNormEps);
+}
+
+/// [T, C] in the compute type.
+at::Tensor SequenceModel::embed(const Inputs& inputs, const Rows& rows) const {
+  std::vector<at::Tensor> parts;
+  for (const FeatureConfig& feature : config_.features) {
+    at::Tensor part = rows.at(feature.table);
+    if (part.size(0) != inputs.tokens) {
+      part = part.narrow(0, inputs.feature_row.at(feature.name), inputs.tokens);
+    }
+    if (feature.kind == FeatureConfig::Kind::kPooled) {
+      part = pool_so_far(part, inputs.position, feature.pooling);
+    }
+    parts.push_back(part);
+  }
+  at::Tensor x = cast(parts.size() == 1 ? parts[0] : at::cat(parts, 1));
+  if (input_.weight.defined()) x = apply(input_, x);
+  if (position_.defined()) x = x.add(cast(at::embedding(position_, inputs.position)));
+  if (time_gap_.defined()) x = x.add(cast(at::embedding(time_gap_, inputs.time_gap)));
+  return x;
+}
+
+/// norm(x) [T, C] -> attention's output before its linear layer, [T, C].
+at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
+                                    const Inputs& inputs) const {
+  const BackboneConfig& b = config_.backbone;
+  const int64_t d = b.width / b.heads;
+  at::Tensor qkv = apply(layer.qkv, x).view({inputs.tokens, 3, b.heads, d});
+  if (std::count(b.position.begin(), b.position.end(), BackboneConfig::Position::kRope)) {
+    qkv = ops::rope(qkv, inputs.position, b.rope_base);
+  }
+  const std::vector<at::Tensor> parts = qkv.unbind(1);
+  return ops::jagged_attention(parts[0], parts[1], parts[2], inputs.offsets, inputs.offsets,
+                               inputs.longest, inputs.longest, b.causal,
+                               1 / std::sqrt(static_cast<double>(d)))
+      .reshape({inputs.tokens, b.width});
+}
+
+/// norm(x) [T, C] -> the inner activations [T, F], after dropout.
+at::Tensor SequenceModel::mlp(const Layer& layer, const at::Tensor& x,
+                              const Dropout& dropout) const {
+  const at::Tensor in = at::linear(x, cast(layer.mlp_in.weight));
+  const at::Tensor bias = cast(layer.mlp_in.bias);
+  const ops::OptionalTensor b = bias.defined() ? ops::OptionalTensor(bias) : std::nullopt;
+  const bool gated = config_.backbone.mlp == BackboneConfig::Mlp::kSwiglu;
+  return dropout(gated ? ops::swiglu(in, b) : ops::gelu(in, b));
+}
+
+/// residual + dropout(linear(x)).
+at::Tensor SequenceModel::add(const Linear& linear, const at::Tensor& x, const at::Tensor& residual,
+                              const Dropout& dropout) const {
+  if (dropout.p > 0) {
+    return dropout.add(at::linear(x, cast(linear.weight)), cast(linear.bias), residual);
+  }
+  ++dropout.site;
+  return residual.add(apply(linear, x));
+}
+
+at::Tensor SequenceModel::hidden(const Inputs& inputs, const Rows& rows,
+                                 const ForwardMode& mode) const {
+  const Dropout dropout{mode.training ? config_.backbone.dropout : 0.0, static_cast<int64_t>(seed_),
+                        mode.step, inputs};
+  at::Tensor x = dropout(embed(inputs, rows));
+  for (const Layer& layer : layers_) {
+    const at::Tensor attended = attention(layer, apply(layer.attention_norm, x), inputs);
+    x = add(layer.attention_out, attended, x, dropout);
+    x = add(layer.mlp_out, mlp(layer, apply(layer.mlp_norm, x), dropout), x, dropout);
+  }
+  if (inputs.target_token.defined()) x = x.index_select(0, inputs.target_token);
+  return apply(norm_, x);
+}
+
+at::Tensor SequenceModel::output(const at::Tensor& hidden) const {
+  return output_.weight.defined() ? apply(output_, hidden) : hidden;
+}
+
+at::Tensor SequenceModel::logits(const std::string& head, const at::Tensor& hidden,
+                                 const at::Tensor& candidate) const {
+  at::Tensor x = apply(linear("head." + head, true), hidden).squeeze(1).to(at::kFloat);
+  if (!config_.heads.at(head).table.empty()) {
+    const at::Tensor query = apply(linear("head." + head + ".candidate", false), hidden);
+    x = x.add(query.to(at::kFloat).mul(candidate).sum(1));
+  }
+  return x;
+}
+
+}  // namespace tautline::models
