@@ -14,7 +14,7 @@
 namespace tautline::comm {
 
 struct Launch {
-  std::string launcher = "single";  // single, local, torchrun, slurm, openmpi, pmi
+  std::string launcher = "single";  // single, local, torchrun, environment, slurm, openmpi, pmi
   int rank = 0;
   int world = 1;
   int local_rank = 0;   // among the ranks of this node: picks the device
@@ -36,8 +36,9 @@ struct Environment {
   bool dumb_terminal = false;  // TERM is "dumb" or not set
   int omp_num_threads = 0;     // OMP_NUM_THREADS; 0: not set
   std::string cuda_visible_devices;
-  std::string home, tmpdir;  // tmpdir: TMPDIR, or /tmp
-  std::string log_level;     // LOGLEVEL
+  std::string home, tmpdir;    // tmpdir: TMPDIR, or /tmp
+  std::string log_level;       // LOGLEVEL
+  std::string gloo_interface;  // GLOO_SOCKET_IFNAME
   bool operator==(const Environment&) const = default;
 };
 
@@ -66,6 +67,9 @@ std::vector<std::string> environment_without_launchers();
 
 /// Hosts of a Slurm node list: "node[01-04,7],login2" is node01 node02 node03 node04 node7 login2.
 std::vector<std::string> expand_nodelist(const std::string& list);
+
+/// Slurm's tasks of each node: "2(x2),1" is 2 2 1.
+std::vector<int> expand_task_counts(const std::string& counts);
 
 /// A port in [10000, 30000), below the ephemeral range, that every rank derives alike from the job.
 int port_of_job(const std::string& job);
