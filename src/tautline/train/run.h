@@ -19,7 +19,9 @@ struct RunData {
   bool operator==(const RunData&) const = default;
 };
 
-struct DenseOptimizer {  // AdamW
+struct DenseOptimizer {
+  enum class Kind { kAdamw };
+  Kind kind = Kind::kAdamw;
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.98;
   double eps = 1e-8;
