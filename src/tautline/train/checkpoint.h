@@ -18,7 +18,8 @@
 //
 //   saving (checkpoint_writer.h does this in the background, in step on all ranks):
 //     FileEntry entry = write_rank_file(*storage, place, tensors);            every rank
-//     commit(*storage, manifest with all entries, keep);                      rank 0
+//     commit(*storage, manifest with all entries);                            rank 0
+//     keep_latest(*storage, 3);                                               rank 0
 //   loading:
 //     CheckpointReader reader(storage, "step-00000500");   reader.verify();
 //     reader.read_rows("table.item.weight", DataType::kF32, {rank, world}, out, bytes);
@@ -120,11 +121,12 @@ struct RankPlace {
 FileEntry write_rank_file(Storage& storage, const RankPlace& place,
                           std::span<const CheckpointTensor> tensors);
 
-/// Rank 0, when every rank's entry is in manifest.files: writes the manifest, publishes, and
-/// removes all but the `keep` latest checkpoints (0: keeps all) and those of `keep_also`. Errors:
+/// Rank 0, when every rank's entry is in manifest.files: writes the manifest and publishes. Errors:
 /// tensors of the files that do not make up whole ones (missing or doubled rows, differing types).
-void commit(Storage& storage, const Manifest& manifest, int keep,
-            const std::set<int64_t>& keep_also = {});
+void commit(Storage& storage, const Manifest& manifest);
+
+/// Removes all but the `keep` latest checkpoints (0: none goes) and those of `keep_also`.
+void keep_latest(Storage& storage, int keep, const std::set<int64_t>& keep_also = {});
 
 /// Removes what an unfinished save of this step left.
 void abandon(Storage& storage, int64_t step);

@@ -16,7 +16,9 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tautline/train/checkpoint.h"
@@ -68,8 +70,8 @@ class CheckpointWriter {
 
  private:
   void run(Manifest manifest, const Snapshot& snapshot, const std::set<int64_t>& keep_also);
-  void finish(Manifest manifest, const std::vector<std::string>& outcomes,
-              const std::set<int64_t>& keep_also);
+  std::string conclude(Manifest manifest, const std::vector<std::string>& outcomes,
+                       const std::set<int64_t>& keep_also);
 
   std::shared_ptr<Storage> storage_;
   WriterOptions options_;
