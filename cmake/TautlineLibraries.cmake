@@ -32,6 +32,10 @@ target_link_libraries(tautline_torch INTERFACE ${TORCH_LIB}/libtorch.so ${TORCH_
                       ${TORCH_LIB}/libc10.so Threads::Threads)
 target_link_options(tautline_torch INTERFACE -Wl,-rpath,${TORCH_LIB} -Wl,--no-as-needed)
 target_compile_definitions(tautline_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# at::parallel_for is a template: without OpenMP in our own files it runs on one thread, silently. The
+# runtime is the one that libtorch brings along, so that there is one pool of threads.
+target_compile_options(tautline_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+target_link_libraries(tautline_torch INTERFACE ${TORCH_LIB}/libgomp.so.1)
 # libtorch_cpu and libtorch_cuda need the CUDA libraries that stand in the wheel's neighbours.
 file(GLOB TAUTLINE_NVIDIA_LIBS ${TAUTLINE_SITE}/nvidia/*/lib)
 foreach(dir ${TAUTLINE_NVIDIA_LIBS})

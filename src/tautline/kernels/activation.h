@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -37,10 +38,15 @@ struct Activation {
 void activation_forward_ref(const Activation& p);
 void activation_backward_ref(const Activation& p);
 
-void activation_forward_cpu(const Activation& p, int64_t begin, int64_t end);  // rows
+/// Rows [begin, end).
+TAUTLINE_ISA_KERNEL(void activation_forward_cpu(const Activation& p, int64_t begin, int64_t end),
+                    activation_forward_cpu(p, begin, end))
 /// Blocks [begin, end) of kActivationBlockRows rows: d_x and, with a bias, the block's partial sum.
-void activation_backward_cpu(const Activation& p, int64_t begin, int64_t end);
-void activation_backward_finish_cpu(const Activation& p);  // d_bias from the partial sums
+TAUTLINE_ISA_KERNEL(void activation_backward_cpu(const Activation& p, int64_t begin, int64_t end),
+                    activation_backward_cpu(p, begin, end))
+/// Adds the partial sums in their order into d_bias; call once, after all blocks.
+TAUTLINE_ISA_KERNEL(void activation_backward_finish_cpu(const Activation& p),
+                    activation_backward_finish_cpu(p))
 
 void activation_forward_cuda(const Activation& p);
 int64_t activation_partials_cuda(int64_t rows, int64_t input_width);

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -45,8 +46,12 @@ void jagged_attention_backward_ref(const JaggedAttention& p);
 
 /// Tasks [begin, end) of sequences * heads; task = sequence * heads + head. Any split over threads
 /// gives the same bits.
-void jagged_attention_forward_cpu(const JaggedAttention& p, int64_t begin, int64_t end);
-void jagged_attention_backward_cpu(const JaggedAttention& p, int64_t begin, int64_t end);
+TAUTLINE_ISA_KERNEL(void jagged_attention_forward_cpu(const JaggedAttention& p, int64_t begin,
+                                                      int64_t end),
+                    jagged_attention_forward_cpu(p, begin, end))
+TAUTLINE_ISA_KERNEL(void jagged_attention_backward_cpu(const JaggedAttention& p, int64_t begin,
+                                                       int64_t end),
+                    jagged_attention_backward_cpu(p, begin, end))
 
 void jagged_attention_forward_cuda(const JaggedAttention& p);
 void jagged_attention_backward_cuda(const JaggedAttention& p);

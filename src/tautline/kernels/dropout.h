@@ -13,6 +13,7 @@
 
 #include "tautline/base/random.h"
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -47,8 +48,10 @@ struct Dropout {
 void dropout_ref(const Dropout& p);
 
 /// Blocks [begin, end) of kDropoutBlockRows rows, with the partial sums of d_bias where asked.
-void dropout_cpu(const Dropout& p, int64_t begin, int64_t end);
-void dropout_finish_cpu(const Dropout& p);  // d_bias from the partial sums
+TAUTLINE_ISA_KERNEL(void dropout_cpu(const Dropout& p, int64_t begin, int64_t end),
+                    dropout_cpu(p, begin, end))
+/// Adds the partial sums in their order into d_bias; call once, after all blocks.
+TAUTLINE_ISA_KERNEL(void dropout_finish_cpu(const Dropout& p), dropout_finish_cpu(p))
 
 void dropout_cuda(const Dropout& p);  // with its finish
 int64_t dropout_partials_cuda(int64_t rows, int64_t width);

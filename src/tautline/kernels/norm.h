@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -59,11 +60,14 @@ void norm_forward_ref(const NormForward& p);
 void norm_backward_ref(const NormBackward& p);
 
 /// Rows [begin, end).
-void norm_forward_cpu(const NormForward& p, int64_t begin, int64_t end);
+TAUTLINE_ISA_KERNEL(void norm_forward_cpu(const NormForward& p, int64_t begin, int64_t end),
+                    norm_forward_cpu(p, begin, end))
 /// Blocks [begin, end) of kNormBlockRows rows: d_x and the partial sums of each block.
-void norm_backward_cpu(const NormBackward& p, int64_t begin, int64_t end);
+TAUTLINE_ISA_KERNEL(void norm_backward_cpu(const NormBackward& p, int64_t begin, int64_t end),
+                    norm_backward_cpu(p, begin, end))
 /// Adds the partial sums in their order into d_weight and d_bias; call once, after all blocks.
-void norm_backward_finish_cpu(const NormBackward& p);
+TAUTLINE_ISA_KERNEL(void norm_backward_finish_cpu(const NormBackward& p),
+                    norm_backward_finish_cpu(p))
 
 void norm_forward_cuda(const NormForward& p);
 int64_t norm_partials_cuda(int64_t rows, int64_t width);

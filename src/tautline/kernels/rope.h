@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -24,7 +25,9 @@ struct Rope {
 };
 
 void rope_ref(const Rope& p);
-void rope_cpu(const Rope& p, int64_t begin, int64_t end);  // tokens [begin, end)
+/// Tokens [begin, end).
+TAUTLINE_ISA_KERNEL(void rope_cpu(const Rope& p, int64_t begin, int64_t end),
+                    rope_cpu(p, begin, end))
 void rope_cuda(const Rope& p);
 
 }  // namespace tautline::kernels

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/element.h"
+#include "tautline/kernels/isa.h"
 
 namespace tautline::kernels {
 
@@ -39,8 +40,11 @@ struct SoftmaxRows {
 void softmax_statistics_ref(const SoftmaxRows& p);
 void softmax_gradient_ref(const SoftmaxRows& p);
 
-void softmax_statistics_cpu(const SoftmaxRows& p, int64_t begin, int64_t end);  // rows
-void softmax_gradient_cpu(const SoftmaxRows& p, int64_t begin, int64_t end);
+/// Rows [begin, end).
+TAUTLINE_ISA_KERNEL(void softmax_statistics_cpu(const SoftmaxRows& p, int64_t begin, int64_t end),
+                    softmax_statistics_cpu(p, begin, end))
+TAUTLINE_ISA_KERNEL(void softmax_gradient_cpu(const SoftmaxRows& p, int64_t begin, int64_t end),
+                    softmax_gradient_cpu(p, begin, end))
 
 void softmax_statistics_cuda(const SoftmaxRows& p);
 void softmax_gradient_cuda(const SoftmaxRows& p);
@@ -60,8 +64,11 @@ struct L2Normalize {
 
 void l2_normalize_forward_ref(const L2Normalize& p);
 void l2_normalize_backward_ref(const L2Normalize& p);
-void l2_normalize_forward_cpu(const L2Normalize& p, int64_t begin, int64_t end);
-void l2_normalize_backward_cpu(const L2Normalize& p, int64_t begin, int64_t end);
+TAUTLINE_ISA_KERNEL(void l2_normalize_forward_cpu(const L2Normalize& p, int64_t begin, int64_t end),
+                    l2_normalize_forward_cpu(p, begin, end))
+TAUTLINE_ISA_KERNEL(void l2_normalize_backward_cpu(const L2Normalize& p, int64_t begin,
+                                                   int64_t end),
+                    l2_normalize_backward_cpu(p, begin, end))
 void l2_normalize_forward_cuda(const L2Normalize& p);
 void l2_normalize_backward_cuda(const L2Normalize& p);
 
