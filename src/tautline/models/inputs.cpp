@@ -104,6 +104,10 @@ const std::string& column_of(const FeatureConfig& feature) {
   return feature.column.empty() ? feature.name : feature.column;
 }
 
+std::string label_of(const std::string& name, const HeadConfig& head) {
+  return head.label.empty() ? name : head.label;
+}
+
 int64_t time_gap_bucket(int64_t seconds, int64_t buckets) {
   const double octaves = std::log2(1.0 + static_cast<double>(std::max<int64_t>(0, seconds)));
   const auto bucket = static_cast<int64_t>(octaves * static_cast<double>(buckets) / 32.0);
@@ -166,7 +170,7 @@ Inputs InputBuilder::training(const data::Batch& batch) const {
   }
   for (const auto& [name, head] : model_.heads) {
     if (head.loss != HeadConfig::Loss::kBinary) continue;
-    const std::vector<float>& labels = batch.next_label.at(head.label);
+    const std::vector<float>& labels = batch.next_label.at(label_of(name, head));
     std::vector<float> chosen;
     for (const int64_t t : token) chosen.push_back(labels[t]);
     inputs.label[name] = to_device(chosen, device_);
@@ -187,7 +191,7 @@ Inputs InputBuilder::evaluation(const data::EvaluationBatch& batch) const {
   std::vector<int64_t> row;
   for (const auto& [name, head] : model_.heads) {
     if (head.loss != HeadConfig::Loss::kBinary) continue;
-    inputs.label[name] = to_device(batch.label.at(head.label), device_);
+    inputs.label[name] = to_device(batch.label.at(label_of(name, head)), device_);
     if (head.table.empty() || !row.empty()) continue;
     std::vector<int64_t>& rows = ids[head.table];
     for (const int64_t target : batch.target) {

@@ -50,6 +50,9 @@ std::string target_table(const ModelConfig& model);
 /// The column of the built log that a feature reads.
 const std::string& column_of(const FeatureConfig& feature);
 
+/// The column that holds a binary head's label.
+std::string label_of(const std::string& name, const HeadConfig& head);
+
 /// Bucket of the time between an event and the one before: floor((buckets / 32) log2(1 + seconds)),
 /// at most the last; 0 at the start of a sample.
 int64_t time_gap_bucket(int64_t seconds, int64_t buckets);

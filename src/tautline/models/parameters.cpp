@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tautline/base/error.h"
+#include "tautline/workload/model_fields.h"
 
 namespace tautline::models {
 namespace {
@@ -41,39 +41,7 @@ bool has(const BackboneConfig& backbone, Position position) {
   return std::count(backbone.position.begin(), backbone.position.end(), position) > 0;
 }
 
-void check_head(const ModelConfig& model, const std::string& name, const HeadConfig& head) {
-  const bool binary = head.loss == HeadConfig::Loss::kBinary;
-  if (binary && head.label.empty()) {
-    throw user_error("heads.", name, ": a binary head needs `label`, the column that holds it");
-  }
-  if (!binary && !model.tables.contains(head.table)) {
-    throw user_error("heads.", name, ".table: '", head.table, "' is not one of the model's tables");
-  }
-  if (!binary && !model.backbone.causal) {
-    throw user_error("heads.", name,
-                     ": next item needs backbone.causal: true, because attention "
-                     "that sees the future is shown the very item it should predict");
-  }
-  if (!binary && model.tables.at(head.table).hash_ways > 0 &&
-      head.loss == HeadConfig::Loss::kFullSoftmax) {
-    throw user_error("heads.", name, ": full_softmax needs a table with direct ids, and '",
-                     head.table, "' is hashed; use sampled_softmax");
-  }
-  if (binary && !head.table.empty() && !model.tables.contains(head.table)) {
-    throw user_error("heads.", name, ".table: '", head.table, "' is not one of the model's tables");
-  }
-  if (head.temperature <= 0) {
-    throw user_error("heads.", name, ".temperature: ", head.temperature, " is not above 0");
-  }
-}
-
 }  // namespace
-
-int64_t mlp_width(const BackboneConfig& backbone) {
-  if (backbone.mlp_width > 0) return backbone.mlp_width;
-  if (backbone.mlp == BackboneConfig::Mlp::kGelu) return 4 * backbone.width;
-  return std::max<int64_t>(64, backbone.width * 8 / 3 / 64 * 64);
-}
 
 int64_t input_width(const ModelConfig& model) {
   int64_t width = 0;
@@ -88,21 +56,11 @@ int64_t output_width(const ModelConfig& model) {
   return model.backbone.width;
 }
 
-int64_t max_length(const ModelConfig& model) {
-  int64_t longest = 0;
-  for (const FeatureConfig& feature : model.features) {
-    if (feature.kind == FeatureConfig::Kind::kSequence) {
-      longest = std::max(longest, feature.max_length);
-    }
-  }
-  return longest;
-}
-
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model) {
   const BackboneConfig& b = model.backbone;
   Specs specs;
   if (input_width(model) != b.width) specs.linear("input", b.width, input_width(model), b.bias);
-  if (has(b, Position::kLearned)) specs.embedding("position", max_length(model), b.width);
+  if (has(b, Position::kLearned)) specs.embedding("position", sample_length(model), b.width);
   if (has(b, Position::kTimeGap)) specs.embedding("time_gap", b.time_gap_buckets, b.width);
   const int64_t inner = mlp_width(b);
   for (int64_t i = 0; i < b.layers; ++i) {
@@ -125,35 +83,6 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& model) {
     }
   }
   return specs.take();
-}
-
-void check_model(const ModelConfig& model) {
-  const BackboneConfig& b = model.backbone;
-  if (max_length(model) <= 0) {
-    throw user_error("features: the model needs a sequence feature with max_length above 0");
-  }
-  for (const FeatureConfig& feature : model.features) {
-    if (!model.tables.contains(feature.table)) {
-      throw user_error("features: '", feature.name, "' names the table '", feature.table,
-                       "', which is not one of the model's tables");
-    }
-  }
-  if (model.heads.empty()) throw user_error("heads: the model needs at least one head");
-  int64_t next_item_heads = 0;
-  for (const auto& [name, head] : model.heads) {
-    check_head(model, name, head);
-    next_item_heads += head.loss != HeadConfig::Loss::kBinary;
-  }
-  if (next_item_heads > 1) throw user_error("heads: more than one next-item head");
-  if (b.heads <= 0 || b.width % b.heads != 0) {
-    throw user_error("backbone: width ", b.width, " is not a multiple of heads ", b.heads);
-  }
-  if (has(b, Position::kRope) && (b.width / b.heads) % 2 != 0) {
-    throw user_error("backbone: rope needs an even width per head, not ", b.width / b.heads);
-  }
-  if (b.dropout < 0 || b.dropout >= 1) {
-    throw user_error("backbone.dropout: ", b.dropout, " is not in [0, 1)");
-  }
 }
 
 }  // namespace tautline::models

@@ -15,24 +15,13 @@
 
 namespace tautline::models {
 
-/// The backbone's inner width: 4 x width for gelu, 8/3 x width rounded down to a multiple of 64
-/// (at least 64) for swiglu, where the configuration leaves it open.
-int64_t mlp_width(const BackboneConfig& backbone);
-
 /// Width of the concatenated feature rows.
 int64_t input_width(const ModelConfig& model);
 
 /// Embedding width of the next-item head's table; the backbone's width where there is no such head.
 int64_t output_width(const ModelConfig& model);
 
-/// The longest sample: the greatest max_length over the sequence features.
-int64_t max_length(const ModelConfig& model);
-
 /// In the order in which a forward uses them, so that the backward finishes them from the end.
 std::vector<dense::ParameterSpec> parameter_specs(const ModelConfig& model);
-
-/// Refuses what cannot be trained: unknown tables, heads without a class table, attention that sees
-/// the future under a next-item head, widths that heads do not divide.
-void check_model(const ModelConfig& model);
 
 }  // namespace tautline::models

@@ -56,7 +56,7 @@ SequenceModel::SequenceModel(const ModelConfig& config, const PrecisionPlan& pre
     : config_(config),
       precision_(precision),
       seed_(seed),
-      parameters_((check_model(config), parameter_specs(config)), seed, device) {
+      parameters_(parameter_specs(config), seed, device) {
   const BackboneConfig& b = config_.backbone;
   const auto has = [&](BackboneConfig::Position position) {
     return std::count(b.position.begin(), b.position.end(), position) > 0;
