@@ -88,4 +88,8 @@ function(tautline_program name folder)
                         $<LINK_LIBRARY:WHOLE_ARCHIVE,tautline_ops>)
   set_target_properties(${name}_program PROPERTIES OUTPUT_NAME ${name}
                         RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  target_compile_definitions(${name}_program PRIVATE TAUTLINE_VERSION="${PROJECT_VERSION}")
+  if(TARGET test_${folder})
+    add_dependencies(test_${folder} ${name}_program)  # those tests run the program
+  endif()
 endfunction()

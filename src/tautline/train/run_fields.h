@@ -143,10 +143,6 @@ inline void validate(const RunConfig& run, const Provenance& at = {}) {
     throw user_error(at(path), path, parts...);
   };
   if (run.model.empty()) refuse("model", " is missing; it names a model's YAML file");
-  if (run.data.log.empty())
-    refuse("data.log",
-           " is missing; give the folder that `tautline data build` wrote, such as "
-           "--set data.log=DIR");
   if (run.data.workers < 1) refuse("data.workers", " must be 1 or more");
   if (run.data.prefetch < 1) refuse("data.prefetch", " must be 1 or more");
   if (run.data.shuffle_window < 1) refuse("data.shuffle_window", " must be 1 or more");
@@ -200,7 +196,10 @@ inline std::string beside(const std::string& path, const std::string& named_in) 
   return fs::exists(there, error) ? there.string() : path;
 }
 
-inline RunWithModel read_run(const std::string& path, const std::vector<std::string>& sets = {}) {
+/// Errors: those of both files; no data.log, unless `needs_log` is false (configs that fit any log
+/// leave it out, and `config show` shows them all the same).
+inline RunWithModel read_run(const std::string& path, const std::vector<std::string>& sets = {},
+                             bool needs_log = true) {
   RunWithModel out;
   std::vector<std::string> run_sets, model_sets;
   for (const std::string& set : sets) {
@@ -208,6 +207,10 @@ inline RunWithModel read_run(const std::string& path, const std::vector<std::str
     (of_model ? model_sets : run_sets).push_back(of_model ? set.substr(6) : set);
   }
   out.run = read_config<RunConfig>(path, run_sets, &out.run_provenance);
+  if (needs_log && out.run.data.log.empty())
+    throw user_error(out.run_provenance("data.log"),
+                     "data.log is missing; give the folder that `tautline data build` wrote, such "
+                     "as --set data.log=DIR");
   out.model_path = beside(out.run.model, path);
   if (!std::filesystem::exists(out.model_path))
     throw user_error(out.run_provenance("model"), "there is no model file '", out.run.model,
