@@ -12,8 +12,8 @@ namespace tautline {
 
 class Scratch {
  public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "tautline-test-XXXXXX").string();
+  explicit Scratch(const std::filesystem::path& base = std::filesystem::temp_directory_path()) {
+    std::string name = (base / "tautline-test-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) std::abort();
     folder_ = name;
   }

@@ -69,8 +69,8 @@ class ArrowStorage : public Storage {
   bool can_publish() const override { return false; }
   std::string path_of(const std::string& name) const override { return at(name).text; }
   void create_folder(const std::string& name) override {
-    // A bucket has no folders: a marker object would only be litter. Local file systems need one.
-    if (!root_.local) return;
+    // A bucket has no folders: a marker object would only be litter.
+    if (root_.filesystem->type_name() == "s3") return;
     check(root_.filesystem->CreateDir(at(name).path), "cannot create folder ", path_of(name));
   }
   std::unique_ptr<OutputFile> create(const std::string& name) override {
