@@ -1,0 +1,221 @@
+#include "tautline/data/build.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "tautline/base/error.h"
+#include "tautline/data/decode.h"
+#include "tautline/data/events.h"
+#include "tautline/data/format.h"
+#include "tautline/data/log_folder.h"
+#include "tautline/data/prefetched.h"
+#include "tautline/data/shard.h"
+#include "tautline/data/spill.h"
+#include "tautline/data/vocabulary.h"
+
+namespace tautline::data {
+namespace {
+
+constexpr int64_t kMostPartitions = 256;  // open files; larger spills are split again
+
+/// What the options say about columns, with each further name used once and none of the log's own.
+EventColumns event_columns(const BuildOptions& options) {
+  EventColumns columns;
+  columns.user = options.user;
+  columns.item = options.item;
+  columns.time = options.time;
+  columns.time_unit = options.time_unit;
+  columns.delimiter = options.delimiter;
+  columns.header = options.header;
+  columns.categorical = options.categorical;
+  columns.dense = options.dense;
+  if (!options.action.empty())
+    columns.categorical.insert(columns.categorical.begin(), options.action);
+  if (!options.rating.empty()) columns.dense.insert(columns.dense.begin(), options.rating);
+  columns.dense.insert(columns.dense.end(), options.labels.begin(), options.labels.end());
+  const std::set<std::string> own = {"user", "length", "item", "time"};
+  std::set<std::string> seen;
+  for (const auto* names : {&columns.categorical, &columns.dense})
+    for (const std::string& name : *names) {
+      if (own.count(name))
+        throw user_error("a further column cannot be called '", name,
+                         "': the built log has a column of that name already");
+      if (!seen.insert(name).second) throw user_error("the column '", name, "' is asked for twice");
+    }
+  return columns;
+}
+
+/// From the stored size: how many partitions keep each below the limit. A wrong guess costs a
+/// second pass over what is too large (split_large), or smaller shards.
+int64_t partition_count(const std::vector<Location>& files, int64_t limit) {
+  double bytes = 0;
+  for (const Location& file : files) {
+    const bool plain =
+        file.path.ends_with(".csv") || file.path.ends_with(".tsv") || file.path.ends_with(".txt");
+    bytes += static_cast<double>(file_size(file)) * (plain ? 0.8 : 4.0);
+  }
+  return std::clamp<int64_t>(static_cast<int64_t>(bytes / static_cast<double>(limit)) + 1, 1,
+                             kMostPartitions);
+}
+
+/// Pass 1: reads the log, counts tokens, spills events.
+class Reading {
+ public:
+  Reading(const EventColumns& columns, SpillWriter& spill)
+      : columns_(columns), spill_(spill), vocabularies_(1 + columns.categorical.size()) {}
+
+  void add(const EventBatch& batch) {
+    std::vector<int64_t> ids(vocabularies_.size());
+    std::vector<float> dense(columns_.dense.size());
+    for (size_t row = 0; row < static_cast<size_t>(batch.rows); ++row) {
+      ids[0] = vocabularies_[0].count(batch.item[row]);
+      for (size_t c = 0; c < batch.categorical.size(); ++c) {
+        const std::string_view token = batch.categorical[c][row];
+        ids[c + 1] = token.empty() ? kUnknownId : vocabularies_[c + 1].count(token);
+      }
+      for (size_t d = 0; d < dense.size(); ++d) dense[d] = batch.dense[d][row];
+      spill_.add({batch.user[row], batch.ticks[row], ids.data(), dense.data()});
+    }
+    events += batch.rows;
+  }
+
+  int64_t events = 0;
+  std::vector<Vocabulary> take_vocabularies() { return std::move(vocabularies_); }
+
+ private:
+  const EventColumns& columns_;
+  SpillWriter& spill_;
+  std::vector<Vocabulary> vocabularies_;  // item, then categorical columns
+};
+
+void read_log(const std::vector<Location>& files, const EventColumns& columns, Reading& reading,
+              const BuildProgressFunction& progress) {
+  for (size_t f = 0; f < files.size(); ++f) {
+    PrefetchedEvents source(open_events(files[f], columns));
+    for (EventBatch batch; source.next(batch);) {
+      reading.add(batch);
+      if (progress)
+        progress(
+            {"read",
+             (static_cast<double>(f) + source.share_read()) / static_cast<double>(files.size()),
+             reading.events});
+    }
+  }
+}
+
+/// Pass 2: partitions to shards, on several threads; shard k is partition k whatever the number.
+LogShape write_shards(const std::vector<Partition>& partitions, const ShardSchema& schema,
+                      const FinalIds& ids, const LogFolder& folder, int threads,
+                      const BuildProgressFunction& progress) {
+  std::vector<LogShape> shapes(partitions.size());
+  std::atomic<size_t> taken{0}, done{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t p; (p = taken++) < partitions.size();) {
+      try {
+        shapes[p] = write_shard(partitions[p], schema, ids, folder.shard(static_cast<int64_t>(p)));
+        std::filesystem::remove(partitions[p].path);
+        const std::lock_guard lock(mutex);
+        if (progress)
+          progress(
+              {"write", static_cast<double>(++done) / static_cast<double>(partitions.size()), 0});
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        taken = partitions.size();
+      }
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int i = 1; i < threads; ++i) workers.emplace_back(work);
+  work();
+  for (std::thread& worker : workers) worker.join();
+  if (error) std::rethrow_exception(error);
+  LogShape shape;
+  for (const LogShape& part : shapes) shape.merge(part);
+  return shape;
+}
+
+std::string log_name(const Location& log) {
+  const std::string file = log.path.substr(log.path.rfind('/') + 1);
+  return file.substr(0, file.find('.'));
+}
+
+LogStatistics statistics_of(const BuildOptions& options, const EventColumns& columns,
+                            const LogShape& shape, int64_t shards) {
+  LogStatistics statistics;
+  statistics.name = options.name.empty() ? log_name(open_filesystem(options.log)) : options.name;
+  statistics.format = kFormatVersion;
+  statistics.users = shape.users;
+  statistics.events = shape.events;
+  statistics.shards = shards;
+  statistics.first_time = shape.first_time;
+  statistics.last_time = shape.last_time;
+  statistics.length = shape.lengths.statistics();
+  statistics.categorical = columns.categorical;
+  statistics.labels = options.labels;
+  statistics.dense.assign(columns.dense.begin(),
+                          columns.dense.end() - static_cast<int64_t>(options.labels.size()));
+  return statistics;
+}
+
+int thread_count(int wish) {
+  return wish > 0 ? wish : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string scratch_parent(const BuildOptions& options, const Location& out) {
+  if (!options.scratch.empty()) return options.scratch;
+  return out.local ? out.path : std::filesystem::temp_directory_path().string();
+}
+
+}  // namespace
+
+LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress) {
+  const EventColumns columns = event_columns(options);
+  const Location log = open_filesystem(options.log);
+  const std::vector<Location> files = log_files(log);
+  LogFolder folder(options.out, options.overwrite);
+  const ScratchFolder scratch(scratch_parent(options, folder.location()));
+  ShardSchema schema;
+  schema.ids.insert(schema.ids.end(), columns.categorical.begin(), columns.categorical.end());
+  schema.dense = columns.dense;
+  schema.ticks_per_second = ticks_per_second(columns.time_unit);
+  const RecordShape shape{schema.ids.size(), schema.dense.size()};
+
+  std::optional<SpillWriter> spill(std::in_place, scratch.path() + "/p",
+                                   partition_count(files, options.partition_bytes), shape, 0);
+  Reading reading(columns, *spill);
+  read_log(files, columns, reading, progress);
+  std::vector<Partition> partitions = spill->close();
+  spill.reset();
+  if (reading.events == 0) throw user_error(log.text, " holds no events");
+  partitions = split_large(std::move(partitions), options.partition_bytes, shape);
+
+  FinalIds ids;
+  std::map<std::string, VocabularyStatistics> vocabularies;
+  std::vector<Vocabulary> counted = reading.take_vocabularies();
+  for (size_t c = 0; c < schema.ids.size(); ++c) {
+    const Vocabulary vocabulary = std::move(counted[c]);  // its texts go as soon as written
+    vocabulary.write(folder.vocabulary(schema.ids[c]));
+    vocabularies[schema.ids[c]] = vocabulary_statistics(vocabulary.sorted_counts());
+    ids.push_back(vocabulary.final_ids());
+  }
+  const LogShape written =
+      write_shards(partitions, schema, ids, folder, thread_count(options.threads), progress);
+  TAUTLINE_INVARIANT(written.events == reading.events,
+                     "read " << reading.events << " events, wrote " << written.events);
+  LogStatistics statistics =
+      statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
+  statistics.vocabularies = std::move(vocabularies);
+  folder.finish(statistics);
+  return statistics;
+}
+
+}  // namespace tautline::data

@@ -1,0 +1,88 @@
+#include "tautline/data/log_folder.h"
+
+#include <cstdio>
+
+#include <arrow/io/interfaces.h>
+
+#include "tautline/base/config.h"
+#include "tautline/base/error.h"
+#include "tautline/data/arrow_status.h"
+#include "tautline/workload/workload_fields.h"
+
+namespace tautline::data {
+namespace {
+
+bool written_by_build(const std::string& name) {
+  return name == "vocabulary" || name == "workload.yaml" || name == "workload.yaml.partial" ||
+         name.rfind("part-", 0) == 0 || name.rfind(".spill-", 0) == 0;
+}
+
+}  // namespace
+
+LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_filesystem(uri)) {
+  const arrow::fs::FileType type = file_type(folder_);
+  if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
+  const std::vector<std::string> names = list_folder(folder_);
+  if (!names.empty() && !overwrite)
+    throw user_error("the folder ", folder_.text,
+                     " is not empty; name another, or replace what it holds with --overwrite");
+  for (const std::string& name : names)
+    if (!written_by_build(name))
+      throw user_error("the folder ", folder_.text, " holds ", name,
+                       ", which no build wrote; --overwrite only replaces a built log");
+  if (!names.empty()) remove_log();
+  made_ = type == arrow::fs::FileType::NotFound;
+  check(folder_.filesystem->CreateDir(folder_.child("vocabulary").path, true), "cannot create ",
+        folder_.text);
+}
+
+LogFolder::~LogFolder() {
+  if (finished_) return;
+  try {
+    remove_log();
+    if (made_) (void)folder_.filesystem->DeleteDir(folder_.path);
+  } catch (const UserError&) {  // the error that brought us here is the one to tell
+  }
+}
+
+/// workload.yaml goes first: at no moment does half a log pass as whole.
+void LogFolder::remove_log() {
+  const auto names = list_folder(folder_);
+  for (const std::string& name : names)
+    if (name.rfind("workload.yaml", 0) == 0)
+      check(folder_.filesystem->DeleteFile(folder_.child(name).path), "cannot remove ",
+            folder_.child(name).text);
+  for (const std::string& name : names) {
+    const Location place = folder_.child(name);
+    if (!written_by_build(name) || name.rfind("workload.yaml", 0) == 0) continue;
+    const bool folder = file_type(place) == arrow::fs::FileType::Directory;
+    check(folder ? folder_.filesystem->DeleteDir(place.path)
+                 : folder_.filesystem->DeleteFile(place.path),
+          "cannot remove ", place.text);
+  }
+}
+
+Location LogFolder::shard(int64_t number) const {
+  char name[40];
+  std::snprintf(name, sizeof name, "part-%05lld.parquet", static_cast<long long>(number));
+  return folder_.child(name);
+}
+
+Location LogFolder::vocabulary(const std::string& column) const {
+  return folder_.child("vocabulary").child(column + ".parquet");
+}
+
+void LogFolder::finish(const LogStatistics& statistics) {
+  const Location last = folder_.child("workload.yaml");
+  // A rename makes it appear whole on a disk; in a bucket a PUT does.
+  const Location file = folder_.local ? folder_.child("workload.yaml.partial") : last;
+  const std::string text = to_yaml(statistics);
+  auto sink = unwrap(file.filesystem->OpenOutputStream(file.path), "cannot create ", file.text);
+  check(sink->Write(text.data(), static_cast<int64_t>(text.size())), "cannot write ", file.text);
+  check(sink->Close(), "cannot write ", file.text);
+  if (folder_.local)
+    check(folder_.filesystem->Move(file.path, last.path), "cannot rename ", file.text);
+  finished_ = true;
+}
+
+}  // namespace tautline::data

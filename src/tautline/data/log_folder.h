@@ -1,0 +1,32 @@
+// The folder that a built log is written to: empty before, and whole or gone after.
+#pragma once
+
+#include <string>
+
+#include "tautline/data/uri.h"
+#include "tautline/workload/workload.h"
+
+namespace tautline::data {
+
+class LogFolder {
+ public:
+  /// Errors: the folder holds something and `overwrite` is off, or holds what no build wrote.
+  LogFolder(const std::string& uri, bool overwrite);
+  /// Unless finish() was called, removes what was written.
+  ~LogFolder();
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+
+  Location shard(int64_t number) const;  // part-00000.parquet
+  Location vocabulary(const std::string& column) const;
+  const Location& location() const { return folder_; }
+  /// Writes workload.yaml: from here on the log is whole.
+  void finish(const LogStatistics& statistics);
+
+ private:
+  void remove_log();
+  Location folder_;
+  bool made_ = false, finished_ = false;
+};
+
+}  // namespace tautline::data

@@ -1,0 +1,27 @@
+// One partition of the spill becomes one Parquet file of the built log.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tautline/data/spill.h"
+#include "tautline/data/statistics.h"
+#include "tautline/data/uri.h"
+
+namespace tautline::data {
+
+struct ShardSchema {
+  std::vector<std::string> ids = {"item"};  // item, then categorical columns
+  std::vector<std::string> dense;
+  int64_t ticks_per_second = 1;
+};
+
+/// final_ids[column][provisional id] = vocabulary id; absent (0 in the spill) stays 0.
+using FinalIds = std::vector<std::vector<int64_t>>;
+
+/// Sorts the partition by user (first appearance) and time (ties: the file's order) and writes it.
+LogShape write_shard(const Partition& partition, const ShardSchema& schema,
+                     const FinalIds& final_ids, const Location& file);
+
+}  // namespace tautline::data
