@@ -10,6 +10,13 @@
 
 namespace tautline::ops {
 
+/// A CPU build holds no CUDA kernels: `if constexpr (kCudaBuild)` keeps calls of them out of it.
+#ifdef TAUTLINE_CUDA
+inline constexpr bool kCudaBuild = true;
+#else
+inline constexpr bool kCudaBuild = false;
+#endif
+
 /// The element type of a tensor; UserError naming `what` unless float32, bfloat16 or float16.
 kernels::Element element_of(at::ScalarType type, std::string_view what);
 

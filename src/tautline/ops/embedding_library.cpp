@@ -1,6 +1,5 @@
 // torch.ops.tautline.*: the embedding operators for Python, with shapes for torch.compile.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_symint.h>
 #include <torch/library.h>
 
 #include "tautline/ops/embedding.h"

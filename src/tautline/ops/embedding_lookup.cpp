@@ -49,7 +49,9 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& rows, at::ScalarTyp
   const kernels::Lookup p = lookup_params(table, ids, out);
   run(
       table, p.count, p.width, [&](int64_t a, int64_t b) { kernels::lookup_cpu(p, a, b); },
-      [&] { kernels::lookup_cuda(p); });
+      [&] {
+        if constexpr (kCudaBuild) kernels::lookup_cuda(p);
+      });
   return out;
 }
 
@@ -69,7 +71,9 @@ at::Tensor pooled_lookup(const at::Tensor& table, const at::Tensor& rows, const 
   run(
       table, p.bags, p.lookup.width,
       [&](int64_t a, int64_t b) { kernels::pooled_lookup_cpu(p, a, b); },
-      [&] { kernels::pooled_lookup_cuda(p); });
+      [&] {
+        if constexpr (kCudaBuild) kernels::pooled_lookup_cuda(p);
+      });
   return out;
 }
 
@@ -94,7 +98,9 @@ at::Tensor pooled_gradients(const at::Tensor& gradients, const at::Tensor& offse
   run(
       gradients, p.bags, p.width,
       [&](int64_t a, int64_t b) { kernels::pooled_gradients_cpu(p, a, b); },
-      [&] { kernels::pooled_gradients_cuda(p); });
+      [&] {
+        if constexpr (kCudaBuild) kernels::pooled_gradients_cuda(p);
+      });
   return out;
 }
 
@@ -116,7 +122,9 @@ void init_rows(at::Tensor& table, int64_t seed, int64_t table_index, int64_t fir
   p.stream = stream_of(table);
   run(
       table, p.table_rows, p.width, [&](int64_t a, int64_t b) { kernels::init_rows_cpu(p, a, b); },
-      [&] { kernels::init_rows_cuda(p); });
+      [&] {
+        if constexpr (kCudaBuild) kernels::init_rows_cuda(p);
+      });
 }
 
 }  // namespace tautline::ops

@@ -69,7 +69,7 @@ void apply(const kernels::RowUpdate& p, const at::Tensor& table, const at::Tenso
     at::parallel_for(0, ids.numel(), grain(p.width), [&](int64_t a, int64_t b) {
       kernels::apply_rows_cpu(p, distinct, values, a, b);
     });
-  else
+  else if constexpr (kCudaBuild)
     kernels::apply_rows_cuda(p, distinct, values, ids.numel(), nullptr);
 }
 
@@ -93,19 +93,22 @@ OwnedRuns sort_rows(const kernels::RowGradients& p, const at::TensorOptions& opt
   return owned;
 }
 
-at::Tensor workspace_for(const kernels::RowGradients& p, const at::TensorOptions& options) {
-  const size_t bytes = kernels::update_workspace_bytes(p.count, p.width, p.table_rows);
+[[maybe_unused]] at::Tensor workspace_for(const kernels::RowGradients& p,
+                                          const at::TensorOptions& options) {
+  size_t bytes = 0;
+  if constexpr (kCudaBuild) bytes = kernels::update_workspace_bytes(p.count, p.width, p.table_rows);
   return at::empty({static_cast<int64_t>(bytes)}, options.dtype(at::kByte));
 }
 
-std::tuple<at::Tensor, at::Tensor> coalesce_cuda(const kernels::RowGradients& p,
-                                                 const at::TensorOptions& options) {
+[[maybe_unused]] std::tuple<at::Tensor, at::Tensor> coalesce_cuda(
+    const kernels::RowGradients& p, const at::TensorOptions& options) {
   at::Tensor rows = at::empty({p.count}, options.dtype(at::kLong));
   at::Tensor sums = at::empty({p.count, p.width}, options.dtype(at::kFloat));
   at::Tensor distinct = at::empty({1}, options.dtype(at::kLong));
   at::Tensor workspace = workspace_for(p, options);
-  kernels::coalesce_cuda(p, rows.mutable_data_ptr<int64_t>(), sums.mutable_data_ptr<float>(),
-                         distinct.mutable_data_ptr<int64_t>(), workspace.mutable_data_ptr());
+  if constexpr (kCudaBuild)
+    kernels::coalesce_cuda(p, rows.mutable_data_ptr<int64_t>(), sums.mutable_data_ptr<float>(),
+                           distinct.mutable_data_ptr<int64_t>(), workspace.mutable_data_ptr());
   const int64_t count = distinct.item<int64_t>();
   return {rows.narrow(0, 0, count), sums.narrow(0, 0, count)};
 }
@@ -174,7 +177,8 @@ void update_rowwise_adagrad(at::Tensor& table, at::Tensor& state, const at::Tens
   if (g.count == 0 || g.width == 0) return;
   if (!table.is_cpu()) {
     at::Tensor workspace = workspace_for(g, table.options());
-    return kernels::update_rows_cuda(p, g, workspace.mutable_data_ptr());
+    if constexpr (kCudaBuild) kernels::update_rows_cuda(p, g, workspace.mutable_data_ptr());
+    return;
   }
   const OwnedRuns owned = sort_rows(g, ids.options());
   at::parallel_for(0, owned.runs.count, grain(p.width),
