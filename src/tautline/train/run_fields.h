@@ -187,13 +187,15 @@ struct RunWithModel {
   std::string model_path;  // as it was found
 };
 
-/// `path` as seen from the current folder, or else from the folder of the file that names it.
+/// `path` as seen from the current folder, or else from the folder of the file that names it; a
+/// path that begins with '.' is the file's first.
 inline std::string beside(const std::string& path, const std::string& named_in) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (path.empty() || fs::path(path).is_absolute() || fs::exists(path, error)) return path;
+  if (path.empty() || fs::path(path).is_absolute()) return path;
   const fs::path there = (fs::path(named_in).parent_path() / path).lexically_normal();
-  return fs::exists(there, error) ? there.string() : path;
+  const bool here = fs::exists(path, error) && !path.starts_with('.');
+  return !here && fs::exists(there, error) ? there.string() : path;
 }
 
 /// Errors: those of both files; no data.log, unless `needs_log` is false (configs that fit any log

@@ -108,7 +108,11 @@ void check_heads(const ModelConfig& model, const Provenance& at) {
                                     name + "' needs loss: binary");
     if (head.weight < 0)
       throw user_error(at(path + ".weight"), "a head's weight must be 0 or more");
-    if (binary) continue;
+    if (binary) {
+      if (!head.table.empty())
+        check_table_name(model, head.table, "the head '" + name + "'", at(path + ".table"));
+      continue;
+    }
     check_table_name(model, head.table, "the head 'next_item'", at(path + ".table"));
     if (!model.backbone.causal)
       throw user_error(at("backbone.causal"),
