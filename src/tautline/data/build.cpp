@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tautline/base/error.h"
-#include "tautline/data/decode.h"
+#include "tautline/data/columns.h"
 #include "tautline/data/events.h"
 #include "tautline/data/format.h"
 #include "tautline/data/log_folder.h"
@@ -178,9 +178,10 @@ std::string scratch_parent(const BuildOptions& options, const Location& out) {
 }  // namespace
 
 LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress) {
-  const EventColumns columns = event_columns(options);
+  EventColumns columns = event_columns(options);
   const Location log = open_filesystem(options.log);
   const std::vector<Location> files = log_files(log);
+  choose_usual_columns(columns, files.front());
   LogFolder folder(options.out, options.overwrite);
   const ScratchFolder scratch(scratch_parent(options, folder.location()));
   ShardSchema schema;

@@ -26,15 +26,15 @@ namespace tautline::data {
 enum class TimeUnit { kSeconds, kMilliseconds, kMicroseconds, kNanoseconds };
 
 struct BuildOptions {
-  std::string log;  // file, folder or Arrow file system URI
-  std::string out;  // folder or URI: must be empty or absent, unless `overwrite`
-  std::string user = "user", item = "item", time = "time";  // column names
-  std::string action;                                       // optional, one more categorical column
-  std::string rating;                                       // optional, one more dense column
-  std::vector<std::string> categorical;                     // an empty field is id 0 (absent)
-  std::vector<std::string> dense, labels;                   // numbers; empty and NaN are errors
-  char delimiter = 0;  // 0: comma for .csv, tab for .tsv, else what line 1 has
-  bool header = true;  // false: columns are given by number, the first is 1
+  std::string log;               // file, folder or Arrow file system URI
+  std::string out;               // folder or URI: must be empty or absent, unless `overwrite`
+  std::string user, item, time;  // column names; empty: the header's usual name for it
+  std::string action;            // optional, one more categorical column
+  std::string rating;            // optional, one more dense column
+  std::vector<std::string> categorical;    // an empty field is id 0 (absent)
+  std::vector<std::string> dense, labels;  // numbers; empty and NaN are errors
+  char delimiter = 0;                      // 0: comma for .csv, tab for .tsv, else what line 1 has
+  bool header = true;                      // false: columns are given by number, the first is 1
   TimeUnit time_unit = TimeUnit::kSeconds;
   std::string name;  // of the log; empty: the file's name without extensions
   int threads = 0;   // 0: as many as the machine has

@@ -18,16 +18,15 @@ std::vector<std::string> EventColumns::all() const {
   return names;
 }
 
-std::unique_ptr<EventSource> open_events(const Location& file, const EventColumns& columns) {
+bool is_parquet(const Location& file) {
+  if (file.path.ends_with(".parquet") || file.path.ends_with(".pq")) return true;
   auto input = unwrap(file.filesystem->OpenInputFile(file.path), "cannot open ", file.text);
   const auto magic = unwrap(input->ReadAt(0, 4), "cannot read ", file.text);
-  const auto extension = [&](const char* end) {
-    const size_t n = std::strlen(end);
-    return file.path.size() > n && file.path.compare(file.path.size() - n, n, end) == 0;
-  };
-  const bool parquet = magic->size() == 4 && std::memcmp(magic->data(), "PAR1", 4) == 0;
-  if (parquet || extension(".parquet")) return open_parquet(file, columns);
-  return open_delimited(file, columns);
+  return magic->size() == 4 && std::memcmp(magic->data(), "PAR1", 4) == 0;
+}
+
+std::unique_ptr<EventSource> open_events(const Location& file, const EventColumns& columns) {
+  return is_parquet(file) ? open_parquet(file, columns) : open_delimited(file, columns);
 }
 
 std::vector<Location> log_files(const Location& log) {

@@ -48,7 +48,8 @@ class EventSource {
 std::unique_ptr<EventSource> open_delimited(const Location& file, const EventColumns& columns);
 std::unique_ptr<EventSource> open_parquet(const Location& file, const EventColumns& columns);
 
-/// By the file's first bytes (Parquet's magic), else delimited.
+/// By the file's first bytes (Parquet's magic) or its extension.
+bool is_parquet(const Location& file);
 std::unique_ptr<EventSource> open_events(const Location& file, const EventColumns& columns);
 
 /// A file alone, or all files in a folder and its folders, sorted by path; names that begin with
