@@ -73,6 +73,14 @@ function(tautline_folder name)
     target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(test_${name} PRIVATE TAUTLINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                TAUTLINE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    # tests/NAME/*_program.cpp: programs that the tests start (build/NAME_*_program).
+    file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_program.cpp)
+    foreach(source ${programs})
+      get_filename_component(program ${source} NAME_WE)
+      add_executable(${name}_${program} ${source})
+      target_link_libraries(${name}_${program} PRIVATE ${target})
+      add_dependencies(test_${name} ${name}_${program})
+    endforeach()
     gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 300)
   endif()

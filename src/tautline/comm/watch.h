@@ -14,10 +14,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
 #include "tautline/comm/launch.h"
+#include "tautline/comm/peer.h"
 
 namespace c10d {
 class Store;
@@ -30,16 +32,6 @@ struct WatchOptions {
   double silent_seconds = 15;   // without a beat: taken for dead
   double explain_seconds = 20;  // how long a failed collective waits for the name of the dead rank
   int span = 2;                 // how many ranks of the ring each one watches
-};
-
-/// Who a rank is: its process and machine.
-struct Peer {
-  int rank = 0;
-  int64_t pid = 0;
-  std::string host;
-  std::string machine;  // boot id and pid namespace: equal where a pid means the same process
-  int64_t start_ticks =
-      0;  // of the process since boot: a pid alone may be given to another process
 };
 
 class Watch {
@@ -72,7 +64,7 @@ class Watch {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // shared with the watching thread
 };
 
 }  // namespace tautline::comm
