@@ -4,7 +4,10 @@
 // per epoch, histories longer than max_length + 1 are cut into chunks at a phase drawn by (seed,
 // epoch, user), samples are taken in that order, and balance/ deals the step's fixed set to ranks
 // by length. So the samples of a step are the same on any number of ranks, and each rank knows
-// every rank's load without talking to anyone.
+// every rank's load without talking to anyone. sampling.h has the rules.
+//
+// Memory of a rank: 4 bytes a user; then either the whole log decoded (up to cache_bytes), or, of
+// two to three windows of shuffle_window users, the events of the rank's own samples.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +15,14 @@
 #include <string>
 #include <vector>
 
+#include "tautline/balance/deal.h"
 #include "tautline/data/batch.h"
+#include "tautline/data/sampling.h"
 #include "tautline/plan/plan.h"
 #include "tautline/workload/workload.h"
 
 namespace tautline::data {
 
-enum class Holdout { kNone, kLeaveLastOut };
 enum class Split { kValidation, kTest };
 
 struct ReaderOptions {
@@ -34,6 +38,9 @@ struct ReaderOptions {
   int prefetch = 4;                  // batches ready ahead
   int64_t shuffle_window = 1 << 20;  // users shuffled together
   BalancePlan balance;
+  balance::Cost cost;               // of a sample, for the deal and for base batch shuffling
+  int64_t cache_bytes = 1LL << 30;  // a log that takes no more than this decoded is decoded once
+                                    // and kept; a larger one is decoded window by window
 };
 
 /// Where training goes on: after `step` steps in all, `step_in_epoch` of them in `epoch`.
@@ -58,14 +65,19 @@ class Reader {
       const = 0;  // by next(), in all: 0 if the reader is never the bottleneck
 };
 
-/// Users with at least three events, dealt to ranks; at most `users` of them, drawn by seed (0:
-/// all). Every rank gets the same number of calls that return true; a batch may be empty.
+/// Users with at least three events; at most `users` of them, drawn by seed (0: all). Each call
+/// takes the next `batch` of them, over all ranks and in row order, and deals them to ranks by
+/// length: so every rank gets the same number of calls that return true, and a batch may be empty.
 class EvaluationReader {
  public:
   virtual ~EvaluationReader() = default;
   virtual bool next(EvaluationBatch& batch) = 0;
 };
 
+/// Errors (UserError): those of read_log_statistics, a column that is missing (with the nearest
+/// name), a part that is missing, damaged or cut short, options that cannot be. What shows only
+/// when events are decoded (damage inside a part, an id beyond its vocabulary) is thrown by next(),
+/// and so is a log without any training sample.
 std::unique_ptr<Reader> open_reader(const ReaderOptions& options);
 std::unique_ptr<EvaluationReader> open_evaluation(const ReaderOptions& options, Split split,
                                                   int64_t users, int64_t batch);
