@@ -26,7 +26,7 @@ struct RecorderOptions {
   int64_t full_steps = 20;  // from the run's first step on
   int64_t every = 100;      // then the events of each so-many-th step; 0: none
   int64_t max_events = 200'000;
-  int64_t max_steps = 1'000'000;  // phase sums beyond this drop the oldest
+  int64_t max_steps = 200'000;  // phase sums beyond this drop the oldest
 };
 
 /// Seconds by (stream, kind) of one step. "step" itself is (host, step).
@@ -68,18 +68,30 @@ class Recorder {
 
   /// The kept events, in order of start. Events of a step may still be coming in.
   Timeline timeline() const;
+  /// Of the last `max_steps` steps, in order.
   std::vector<StepPhases> phases() const;
+  /// Seconds over all steps, those that were dropped too.
+  std::map<PhaseKey, double> totals() const;
   int64_t dropped() const;
 
  private:
   bool keeps_events_of(int64_t step) const;
+  void add_to_phase(int64_t step, PhaseKey key, double seconds);
+
+  // A step's seconds by the number of its phase: a run has few phases and many steps.
+  struct StepSums {
+    int64_t step = 0;
+    std::vector<double> seconds;
+  };
 
   RecorderOptions options_;
   double origin_ = 0;
   mutable std::mutex mutex_;
   int64_t first_step_ = -1;
   std::vector<TimelineEvent> events_;
-  std::deque<StepPhases> phases_;
+  std::map<PhaseKey, size_t> phase_numbers_;
+  std::vector<double> totals_;  // by phase number
+  std::deque<StepSums> sums_;
   int64_t dropped_ = 0;
 };
 
