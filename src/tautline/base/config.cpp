@@ -1,6 +1,7 @@
 #include "tautline/base/config.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tautline/base/text_table.h"
 
@@ -198,6 +199,15 @@ void collect(const YamlNode& node, const std::string& path, const std::string& e
 }
 
 }  // namespace
+
+std::string beside(const std::string& path, const std::string& named_in) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (path.empty() || fs::path(path).is_absolute()) return path;
+  const fs::path there = (fs::path(named_in).parent_path() / path).lexically_normal();
+  const bool here = fs::exists(path, error) && !path.starts_with('.');
+  return !here && fs::exists(there, error) ? there.string() : path;
+}
 
 std::vector<ConfigLeaf> leaves_of(const YamlNode& node, const Provenance& provenance) {
   std::vector<ConfigLeaf> leaves;

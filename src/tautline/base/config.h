@@ -355,6 +355,10 @@ T read_config(const std::string& path, const std::vector<std::string>& sets = {}
   return parse_config<T>(read_text_file(path), path, sets, provenance);
 }
 
+/// `path` as seen from the current folder, or else from the folder of the file that names it; a
+/// path that begins with '.' is the file's first. Where there is neither, `path` itself.
+std::string beside(const std::string& path, const std::string& named_in);
+
 /// Complete: every key with its value (keys whose empty value is the default are left out), so that
 /// parse_config(to_yaml(x)) == x and no later change of a default changes what was saved.
 template <class T>

@@ -187,17 +187,6 @@ struct RunWithModel {
   std::string model_path;  // as it was found
 };
 
-/// `path` as seen from the current folder, or else from the folder of the file that names it; a
-/// path that begins with '.' is the file's first.
-inline std::string beside(const std::string& path, const std::string& named_in) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (path.empty() || fs::path(path).is_absolute()) return path;
-  const fs::path there = (fs::path(named_in).parent_path() / path).lexically_normal();
-  const bool here = fs::exists(path, error) && !path.starts_with('.');
-  return !here && fs::exists(there, error) ? there.string() : path;
-}
-
 /// Errors: those of both files; no data.log, unless `needs_log` is false (configs that fit any log
 /// leave it out, and `config show` shows them all the same).
 inline RunWithModel read_run(const std::string& path, const std::vector<std::string>& sets = {},
@@ -213,6 +202,8 @@ inline RunWithModel read_run(const std::string& path, const std::vector<std::str
     throw user_error(out.run_provenance("data.log"),
                      "data.log is missing; give the folder that `tautline data build` wrote, such "
                      "as --set data.log=DIR");
+  if (out.run.cluster != "discover") out.run.cluster = beside(out.run.cluster, path);
+  out.run.plan.file = beside(out.run.plan.file, path);
   out.model_path = beside(out.run.model, path);
   if (!std::filesystem::exists(out.model_path))
     throw user_error(out.run_provenance("model"), "there is no model file '", out.run.model,
