@@ -224,17 +224,6 @@ Environment read_environment(const GetVariable& get) {
   return environment;
 }
 
-void prepare_process(const Launch& launch) {
-  set_rank_for_errors(launch.world > 1 ? launch.rank : -1);
-  // libtorch's own handler would abort the process before the watch can name the dead rank
-  // (watch.h).
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 1);
-  if (launch.launcher != "local") return;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const auto launcher = process_variable("TAUTLINE_LAUNCHER_PID");
-  if (launcher && *launcher != std::to_string(::getppid())) ::raise(SIGKILL);  // it died before
-}
-
 std::vector<std::string> local_rank_variables(int rank, int world, int port, int64_t launcher_pid) {
   const auto entry = [](const char* name, int64_t value) {
     return std::string(name) + "=" + std::to_string(value);

@@ -21,7 +21,7 @@ struct LocalOptions {
       Output::kPrefixed;  // of ranks > 0: prefixed on standard error, dropped, or as it is
   std::chrono::milliseconds own_end{
       8000};                              // for the others to end by themselves once a rank is dead
-  std::chrono::milliseconds grace{5000};  // between SIGTERM and SIGKILL
+  std::chrono::milliseconds grace{3000};  // between SIGTERM and SIGKILL
 };
 
 /// Starts the ranks and waits for them. Returns the exit status of the job: 0 when every rank ended
