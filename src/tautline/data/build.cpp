@@ -14,6 +14,7 @@
 #include "tautline/data/events.h"
 #include "tautline/data/format.h"
 #include "tautline/data/log_folder.h"
+#include "tautline/data/parallel.h"
 #include "tautline/data/prefetched.h"
 #include "tautline/data/shard.h"
 #include "tautline/data/spill.h"
@@ -25,8 +26,8 @@ namespace {
 constexpr int64_t kMostPartitions = 256;  // open files; larger spills are split again
 
 /// What the options say about columns, with each further name used once and none of the log's own.
-EventColumns event_columns(const BuildOptions& options) {
-  EventColumns columns;
+LogColumns event_columns(const BuildOptions& options) {
+  LogColumns columns;
   columns.user = options.user;
   columns.item = options.item;
   columns.time = options.time;
@@ -67,7 +68,7 @@ int64_t partition_count(const std::vector<Location>& files, int64_t limit) {
 /// Pass 1: reads the log, counts tokens, spills events.
 class Reading {
  public:
-  Reading(const EventColumns& columns, SpillWriter& spill)
+  Reading(const LogColumns& columns, SpillWriter& spill)
       : columns_(columns), spill_(spill), vocabularies_(1 + columns.categorical.size()) {}
 
   void add(const EventBatch& batch) {
@@ -89,12 +90,12 @@ class Reading {
   std::vector<Vocabulary> take_vocabularies() { return std::move(vocabularies_); }
 
  private:
-  const EventColumns& columns_;
+  const LogColumns& columns_;
   SpillWriter& spill_;
   std::vector<Vocabulary> vocabularies_;  // item, then categorical columns
 };
 
-void read_log(const std::vector<Location>& files, const EventColumns& columns, Reading& reading,
+void read_log(const std::vector<Location>& files, const LogColumns& columns, Reading& reading,
               const BuildProgressFunction& progress) {
   for (size_t f = 0; f < files.size(); ++f) {
     PrefetchedEvents source(open_events(files[f], columns));
@@ -110,36 +111,23 @@ void read_log(const std::vector<Location>& files, const EventColumns& columns, R
 }
 
 /// Pass 2: partitions to shards, on several threads; shard k is partition k whatever the number.
-LogShape write_shards(const std::vector<Partition>& partitions, const ShardSchema& schema,
-                      const FinalIds& ids, const LogFolder& folder, int threads,
-                      const BuildProgressFunction& progress) {
-  std::vector<LogShape> shapes(partitions.size());
-  std::atomic<size_t> taken{0}, done{0};
+ShardSummary write_shards(const std::vector<Partition>& partitions, const ShardSchema& schema,
+                          const FinalIds& ids, const LogFolder& folder, int threads,
+                          const BuildProgressFunction& progress) {
+  std::vector<ShardSummary> shapes(partitions.size());
+  const std::atomic<bool> never{false};
   std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (size_t p; (p = taken++) < partitions.size();) {
-      try {
-        shapes[p] = write_shard(partitions[p], schema, ids, folder.shard(static_cast<int64_t>(p)));
-        std::filesystem::remove(partitions[p].path);
-        const std::lock_guard lock(mutex);
-        if (progress)
-          progress(
-              {"write", static_cast<double>(++done) / static_cast<double>(partitions.size()), 0});
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        taken = partitions.size();
-      }
-    }
-  };
-  std::vector<std::thread> workers;
-  for (int i = 1; i < threads; ++i) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  if (error) std::rethrow_exception(error);
-  LogShape shape;
-  for (const LogShape& part : shapes) shape.merge(part);
+  int64_t done = 0;
+  parallel_for(static_cast<int64_t>(partitions.size()), threads, never, [&](int64_t p) {
+    const Partition& partition = partitions[static_cast<size_t>(p)];
+    shapes[static_cast<size_t>(p)] = write_shard(partition, schema, ids, folder.shard(p));
+    std::filesystem::remove(partition.path);
+    const std::lock_guard lock(mutex);
+    if (progress)
+      progress({"write", static_cast<double>(++done) / static_cast<double>(partitions.size()), 0});
+  });
+  ShardSummary shape;
+  for (const ShardSummary& part : shapes) shape.merge(part);
   return shape;
 }
 
@@ -148,8 +136,8 @@ std::string log_name(const Location& log) {
   return file.substr(0, file.find('.'));
 }
 
-LogStatistics statistics_of(const BuildOptions& options, const EventColumns& columns,
-                            const LogShape& shape, int64_t shards) {
+LogStatistics statistics_of(const BuildOptions& options, const LogColumns& columns,
+                            const ShardSummary& shape, int64_t shards) {
   LogStatistics statistics;
   statistics.name = options.name.empty() ? log_name(open_filesystem(options.log)) : options.name;
   statistics.format = kFormatVersion;
@@ -178,7 +166,7 @@ std::string scratch_parent(const BuildOptions& options, const Location& out) {
 }  // namespace
 
 LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress) {
-  EventColumns columns = event_columns(options);
+  LogColumns columns = event_columns(options);
   const Location log = open_filesystem(options.log);
   const std::vector<Location> files = log_files(log);
   choose_usual_columns(columns, files.front());
@@ -208,7 +196,7 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
     vocabularies[schema.ids[c]] = vocabulary_statistics(vocabulary.sorted_counts());
     ids.push_back(vocabulary.final_ids());
   }
-  const LogShape written =
+  const ShardSummary written =
       write_shards(partitions, schema, ids, folder, thread_count(options.threads), progress);
   TAUTLINE_INVARIANT(written.events == reading.events,
                      "read " << reading.events << " events, wrote " << written.events);

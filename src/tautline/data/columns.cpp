@@ -62,7 +62,7 @@ std::vector<std::string> column_names(const Location& file, char delimiter) {
   return names;
 }
 
-void choose_usual_columns(EventColumns& columns, const Location& file) {
+void choose_usual_columns(LogColumns& columns, const Location& file) {
   if (!columns.user.empty() && !columns.item.empty() && !columns.time.empty()) return;
   if (!columns.header)
     throw user_error(file.text,

@@ -13,6 +13,6 @@ std::vector<std::string> column_names(const Location& file, char delimiter);
 
 /// Where `columns` names no user, item or time: the header's usual name for it ("userId",
 /// "user_id:token", "movieId", "timestamp", ...). Errors: none there, or no header to look at.
-void choose_usual_columns(EventColumns& columns, const Location& file);
+void choose_usual_columns(LogColumns& columns, const Location& file);
 
 }  // namespace tautline::data

@@ -19,7 +19,7 @@ namespace tautline::data {
 namespace {
 
 /// Positions (from 0) of the wanted columns.
-std::vector<size_t> column_positions(const Location& file, const EventColumns& columns,
+std::vector<size_t> column_positions(const Location& file, const LogColumns& columns,
                                      const std::vector<std::string>& fields) {
   std::vector<size_t> positions;
   for (const std::string& name : columns.all()) {
@@ -56,7 +56,7 @@ struct BadRow {
 
 class DelimitedSource : public EventSource {
  public:
-  DelimitedSource(const Location& file, const EventColumns& columns)
+  DelimitedSource(const Location& file, const LogColumns& columns)
       : file_(file), columns_(columns) {
     const std::string first = first_text_line(file);
     delimiter_ = choose_delimiter(columns.delimiter, file.path, first);
@@ -180,7 +180,7 @@ class DelimitedSource : public EventSource {
   }
 
   Location file_;
-  EventColumns columns_;
+  LogColumns columns_;
   char delimiter_ = ',';
   TextStream stream_;
   std::shared_ptr<BadRow> bad_ = std::make_shared<BadRow>();
@@ -191,7 +191,7 @@ class DelimitedSource : public EventSource {
 
 }  // namespace
 
-std::unique_ptr<EventSource> open_delimited(const Location& file, const EventColumns& columns) {
+std::unique_ptr<EventSource> open_delimited(const Location& file, const LogColumns& columns) {
   return std::make_unique<DelimitedSource>(file, columns);
 }
 

@@ -11,7 +11,7 @@
 
 namespace tautline::data {
 
-std::vector<std::string> EventColumns::all() const {
+std::vector<std::string> LogColumns::all() const {
   std::vector<std::string> names = {user, item, time};
   names.insert(names.end(), categorical.begin(), categorical.end());
   names.insert(names.end(), dense.begin(), dense.end());
@@ -25,7 +25,7 @@ bool is_parquet(const Location& file) {
   return magic->size() == 4 && std::memcmp(magic->data(), "PAR1", 4) == 0;
 }
 
-std::unique_ptr<EventSource> open_events(const Location& file, const EventColumns& columns) {
+std::unique_ptr<EventSource> open_events(const Location& file, const LogColumns& columns) {
   return is_parquet(file) ? open_parquet(file, columns) : open_delimited(file, columns);
 }
 

@@ -13,7 +13,7 @@
 namespace tautline::data {
 
 /// Which columns are read, in the order in which they are kept.
-struct EventColumns {
+struct LogColumns {
   std::string user, item, time;
   std::vector<std::string> categorical;  // action among them
   std::vector<std::string> dense;        // rating, dense, labels
@@ -45,12 +45,12 @@ class EventSource {
   virtual double share_read() const = 0;     // 0..1
 };
 
-std::unique_ptr<EventSource> open_delimited(const Location& file, const EventColumns& columns);
-std::unique_ptr<EventSource> open_parquet(const Location& file, const EventColumns& columns);
+std::unique_ptr<EventSource> open_delimited(const Location& file, const LogColumns& columns);
+std::unique_ptr<EventSource> open_parquet(const Location& file, const LogColumns& columns);
 
 /// By the file's first bytes (Parquet's magic) or its extension.
 bool is_parquet(const Location& file);
-std::unique_ptr<EventSource> open_events(const Location& file, const EventColumns& columns);
+std::unique_ptr<EventSource> open_events(const Location& file, const LogColumns& columns);
 
 /// A file alone, or all files in a folder and its folders, sorted by path; names that begin with
 /// '.' or '_' are left out.

@@ -159,8 +159,7 @@ TimeUnit unit_of(const arrow::DataType& type) {
 
 class ParquetSource : public EventSource {
  public:
-  ParquetSource(const Location& file, const EventColumns& columns)
-      : file_(file), columns_(columns) {
+  ParquetSource(const Location& file, const LogColumns& columns) : file_(file), columns_(columns) {
     auto input = unwrap(file.filesystem->OpenInputFile(file.path), "cannot open ", file.text);
     parquet::ReaderProperties properties = parquet::default_reader_properties();
     properties.enable_buffered_stream();
@@ -301,7 +300,7 @@ class ParquetSource : public EventSource {
   }
 
   Location file_;
-  EventColumns columns_;
+  LogColumns columns_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;  // of the row group being read
   std::vector<int> leaves_;
@@ -312,7 +311,7 @@ class ParquetSource : public EventSource {
 
 }  // namespace
 
-std::unique_ptr<EventSource> open_parquet(const Location& file, const EventColumns& columns) {
+std::unique_ptr<EventSource> open_parquet(const Location& file, const LogColumns& columns) {
   return std::make_unique<ParquetSource>(file, columns);
 }
 

@@ -149,8 +149,8 @@ std::shared_ptr<parquet::WriterProperties> writer_properties() {
   return builder.build();
 }
 
-LogShape shape_of(const Events& events, int64_t ticks_per_second) {
-  LogShape shape;
+ShardSummary shape_of(const Events& events, int64_t ticks_per_second) {
+  ShardSummary shape;
   shape.users = events.users.size();
   shape.events = static_cast<int64_t>(events.user.size());
   for (size_t u = 0; u + 1 < events.begin.size(); ++u)
@@ -164,8 +164,8 @@ LogShape shape_of(const Events& events, int64_t ticks_per_second) {
 
 }  // namespace
 
-LogShape write_shard(const Partition& partition, const ShardSchema& schema,
-                     const FinalIds& final_ids, const Location& file) {
+ShardSummary write_shard(const Partition& partition, const ShardSchema& schema,
+                         const FinalIds& final_ids, const Location& file) {
   Events events = read_events(partition, schema, final_ids);
   sort_events(events);
   const auto fields = arrow_schema(schema);

@@ -21,7 +21,7 @@ struct ShardSchema {
 using FinalIds = std::vector<std::vector<int64_t>>;
 
 /// Sorts the partition by user (first appearance) and time (ties: the file's order) and writes it.
-LogShape write_shard(const Partition& partition, const ShardSchema& schema,
-                     const FinalIds& final_ids, const Location& file);
+ShardSummary write_shard(const Partition& partition, const ShardSchema& schema,
+                         const FinalIds& final_ids, const Location& file);
 
 }  // namespace tautline::data

@@ -71,7 +71,7 @@ LengthStatistics LengthHistogram::statistics() const {
   return out;
 }
 
-void LogShape::merge(const LogShape& other) {
+void ShardSummary::merge(const ShardSummary& other) {
   users += other.users;
   events += other.events;
   first_time = std::min(first_time, other.first_time);

@@ -29,12 +29,12 @@ class LengthHistogram {
 };
 
 /// What a shard or a whole log holds.
-struct LogShape {
+struct ShardSummary {
   int64_t users = 0, events = 0;
   int64_t first_time = std::numeric_limits<int64_t>::max();  // seconds
   int64_t last_time = std::numeric_limits<int64_t>::min();
   LengthHistogram lengths;
-  void merge(const LogShape& other);
+  void merge(const ShardSummary& other);
 };
 
 /// counts: of each value, in descending order. The exponent is minus the slope of ln count over ln
