@@ -5,7 +5,7 @@
 //                              "loss": ...}; full precision, written through at once
 //   RUN/tensorboard/events...  the same numbers as TensorBoard scalars "kind/name"
 //
-// A run that goes on from step k writes on behind it: lines of steps after k, which the run before
+// A number that is no number (a NaN loss) is null in JSON. A run that goes on from step k writes on behind it: lines of steps after k, which the run before
 // it wrote and lost, are dropped, and TensorBoard is told to forget them.
 #pragma once
 
@@ -34,15 +34,17 @@ class MetricLog {
   /// `resume_step`: steps already done, 0 for a new run. Errors: a folder that cannot be written.
   MetricLog(const std::string& run_dir, int64_t resume_step);
   ~MetricLog();
+  /// Errors: a full disk, with the file's name.
   void write(const MetricRecord& record);
-  /// Everything to the medium (cheap; at checkpoints and at the end).
-  void flush();
 
  private:
   std::string path_;
   std::ofstream jsonl_;
   std::unique_ptr<EventFile> events_;
 };
+
+/// "loss 5.213  ndcg@10 0.0502  12.3 k tokens/s": for a progress bar's detail or a line.
+std::string terminal_text(const std::vector<std::pair<std::string, double>>& values);
 
 /// Reads metrics.jsonl back; a last line cut short by a crash is left out.
 std::vector<MetricRecord> read_metric_log(const std::string& run_dir);
