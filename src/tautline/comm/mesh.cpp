@@ -122,6 +122,8 @@ Communicator Mesh::group(const std::string& name) {
   return impl_->make(name, impl_->options.device);
 }
 
+Communicator Mesh::host_group(const std::string& name) { return impl_->make(name, at::kCPU); }
+
 void Mesh::fail(const std::string& reason) noexcept {
   try {
     write_error_file(impl_->launch.error_file, reason);

@@ -47,6 +47,8 @@ class Mesh {
   Communicator control() const;  // on the CPU, also in a CUDA job: small integers and agreements
   /// A further group over all ranks; every rank calls it in the same order with the same name.
   Communicator group(const std::string& name);
+  /// The same on the CPU, also in a CUDA job.
+  Communicator host_group(const std::string& name);
 
   /// Null for a single process.
   std::shared_ptr<Watch> watch() const;
