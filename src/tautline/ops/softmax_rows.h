@@ -1,0 +1,37 @@
+// The work behind every softmax loss: logits of N rows against V classes chunk by chunk, their
+// statistics, and the gradients of h and items, without ever holding N x V numbers.
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace tautline::ops {
+
+/// x_nv = h_n . items_v / temperature - log_q_v (-inf where column_id_v == row_id_n).
+struct SoftmaxProblem {
+  at::Tensor h, items;                  // [N, E], [V, E]
+  std::optional<at::Tensor> target;     // [N] class of the row, -1: not among these
+  std::optional<at::Tensor> log_q;      // [V] float32
+  std::optional<at::Tensor> column_id;  // [V]
+  std::optional<at::Tensor> row_id;     // [N]
+  std::optional<at::Tensor> extra;      // [N] float32: one more logit a row
+  std::optional<at::Tensor> lse;        // [N] float32: given from outside (all shards)
+  double temperature = 1.0;
+  double weight = 1.0;   // of the loss in the gradients
+  bool gradient = true;  // else statistics only
+};
+
+struct SoftmaxResult {
+  at::Tensor max, sum, target_logit;  // [N] float32; not filled where lse was given
+  at::Tensor d_h, d_items;            // as h and items; undefined without `gradient`
+};
+
+SoftmaxResult softmax_rows(const SoftmaxProblem& problem);
+
+/// (y, norm) and the way back of y = x / max(|x|, 1e-12).
+std::tuple<at::Tensor, at::Tensor> l2_normalize_forward(const at::Tensor& x);
+at::Tensor l2_normalize_backward(const at::Tensor& d_y, const at::Tensor& y,
+                                 const at::Tensor& norm);
+
+}  // namespace tautline::ops
