@@ -131,8 +131,7 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
     ranking.sum_over_ranks(communicator);
     report(ranking, result);
   }
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

@@ -36,9 +36,7 @@ struct Network {
   double dense_parameters() const { return static_cast<double>(model.parameters().count()); }
 };
 
-/// The model with every table's number of rows: 0 becomes the vocabulary of the column that reads
-/// it, plus one for unknown. Errors: a feature or label whose column the log does not have; a table
-/// with fewer rows than direct ids need.
-ModelConfig with_rows(const ModelConfig& model, const LogStatistics& log);
+/// Errors: a binary head whose label the log does not have.
+void check_labels(const ModelConfig& model, const LogStatistics& log);
 
 }  // namespace tautline::train

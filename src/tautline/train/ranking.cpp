@@ -127,8 +127,8 @@ TargetRanks rank_targets(const at::Tensor& users_in, const data::EvaluationBatch
   Pass pass;
   pass.users = gather(communicator, users, "ranking.users");
   pass.rows = options.normalize ? ops::l2_normalize(classes.rows) : classes.rows;
-  pass.target = classes.local(
-      gather(communicator, target_id.to(users.device()), "ranking.targets"));
+  pass.target =
+      classes.local(gather(communicator, target_id.to(users.device()), "ranking.targets"));
   const at::Tensor pairs = seen_pairs(batch, first_user, communicator);
   const at::Tensor local = classes.local(pairs.select(1, 1));
   const at::Tensor here = local.ge(0).nonzero().squeeze(1);

@@ -27,8 +27,8 @@ struct TargetRanks {
 };
 
 struct RankingOptions {
-  bool normalize = false;         // the head's: cosine instead of dot product
-  int64_t padded_users = 0;       // P: the same on every rank, at least every rank's U
+  bool normalize = false;    // the head's: cosine instead of dot product
+  int64_t padded_users = 0;  // P: the same on every rank, at least every rank's U
   int64_t chunk_classes = 1 << 15;
 };
 

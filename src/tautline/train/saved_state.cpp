@@ -22,8 +22,8 @@ std::vector<Saved> saved_tensors(const Network& network, const dense::AdamW& opt
     const auto part = [&](const at::Tensor& flat) {
       return flat.narrow(0, p.begin, p.end - p.begin).view(p.value.sizes());
     };
-    out.push_back({"dense." + p.name, part(network.model.parameters().values()),
-                   RowLayout::whole(), rank == 0, true});
+    out.push_back({"dense." + p.name, part(network.model.parameters().values()), RowLayout::whole(),
+                   rank == 0, true});
     out.push_back({"adamw.first." + p.name, part(optimizer.first_moment()), RowLayout::whole(),
                    rank == 0, false});
     out.push_back({"adamw.second." + p.name, part(optimizer.second_moment()), RowLayout::whole(),
@@ -41,10 +41,14 @@ std::vector<Saved> saved_tensors(const Network& network, const dense::AdamW& opt
 
 DataType data_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return DataType::kF32;
-    case at::kBFloat16: return DataType::kBf16;
-    case at::kHalf: return DataType::kF16;
-    default: return DataType::kI64;
+    case at::kFloat:
+      return DataType::kF32;
+    case at::kBFloat16:
+      return DataType::kBf16;
+    case at::kHalf:
+      return DataType::kF16;
+    default:
+      return DataType::kI64;
   }
 }
 
@@ -58,8 +62,8 @@ Snapshot take_snapshot(const Network& network, const dense::AdamW& optimizer, in
     if (!saved.saved_here) continue;
     at::Tensor copy = saved.tensor.detach().contiguous();
     copy = copy.is_cpu() ? copy.clone() : copy.cpu();
-    tensors.push_back({{saved.name, data_type(copy), copy.sizes().vec(), copy.const_data_ptr()},
-                       saved.layout});
+    tensors.push_back(
+        {{saved.name, data_type(copy), copy.sizes().vec(), copy.const_data_ptr()}, saved.layout});
     copies->push_back(std::move(copy));
   }
   return Snapshot(std::move(tensors), copies);
@@ -73,9 +77,8 @@ void restore(CheckpointReader& reader, Network& network, const dense::AdamW& opt
     if (saved.tensor.numel() == 0) continue;
     at::Tensor host = at::empty(saved.tensor.sizes(), saved.tensor.options().device(at::kCPU));
     const CheckpointReader::Rows rows =
-        saved.layout.replicated
-            ? CheckpointReader::Rows{}
-            : CheckpointReader::Rows{saved.layout.offset, saved.layout.stride};
+        saved.layout.replicated ? CheckpointReader::Rows{}
+                                : CheckpointReader::Rows{saved.layout.offset, saved.layout.stride};
     reader.read_rows(saved.name, data_type(host), rows, host.mutable_data_ptr(),
                      static_cast<int64_t>(host.nbytes()));
     saved.tensor.copy_(host);

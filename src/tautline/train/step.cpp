@@ -7,14 +7,15 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tautline/workload/describe.h"
+
 namespace tautline::train {
 namespace {
 
-double causal_pairs(const data::Batch& batch) {
+double attention_pairs(const data::Batch& batch, bool causal) {
   double pairs = 0;
   for (int64_t i = 0; i < batch.samples(); ++i) {
-    const auto length = static_cast<double>(batch.offsets[i + 1] - batch.offsets[i]);
-    pairs += length * (length + 1) / 2;
+    pairs += tautline::attention_pairs(batch.offsets[i + 1] - batch.offsets[i], causal);
   }
   return pairs;
 }
@@ -94,8 +95,8 @@ void Step::update_tables(const models::Rows& rows, const models::Loss& loss, Rou
     {
       const auto span = recorder_.span(step, "compute", "all_to_all", name + ".gradients");
       const at::Tensor& values = rows.at(name);
-      touched = table.coalesce(route, values.grad().defined() ? values.grad()
-                                                              : at::zeros_like(values));
+      touched =
+          table.coalesce(route, values.grad().defined() ? values.grad() : at::zeros_like(values));
     }
     const auto span = recorder_.span(step, "compute", "optimizer", name);
     if (loss.class_gradient.defined() && &table == network_.class_table()) {
@@ -109,13 +110,14 @@ void Step::start_report(const data::Batch& batch, const at::Tensor& loss) {
   const at::NoGradGuard no_grad;
   Pending pending;
   pending.step = batch.step;
-  pending.values = at::empty({2}, loss.options().dtype(at::kDouble));
+  pending.values = at::empty({3}, loss.options().dtype(at::kDouble));
   pending.values[0].copy_(loss);
-  pending.values[1].fill_(causal_pairs(batch));
+  pending.values[1].fill_(static_cast<double>(batch.tokens()));
+  pending.values[2].fill_(attention_pairs(batch, network_.config.backbone.causal));
   pending.sum = world_.all_reduce(pending.values, comm::Communicator::Reduction::kSum, "report");
   if (loss.is_cuda()) {
     pending.sum.wait();  // the stream's wait, not the host's
-    pending.host = at::empty({2}, at::TensorOptions(at::kDouble).pinned_memory(true));
+    pending.host = at::empty({3}, at::TensorOptions(at::kDouble).pinned_memory(true));
     pending.host.copy_(pending.values, /*non_blocking=*/true);
     const c10::impl::VirtualGuardImpl guard(loss.device().type());
     auto event = std::make_shared<c10::Event>(loss.device().type());
@@ -136,7 +138,7 @@ std::optional<StepReport> Step::next_report(size_t ahead) {
     pending.host = pending.values;
   }
   const double* values = pending.host.const_data_ptr<double>();
-  return StepReport{pending.step, values[0], values[1]};
+  return StepReport{pending.step, values[0], values[1], values[2]};
 }
 
 }  // namespace tautline::train

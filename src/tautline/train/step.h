@@ -26,8 +26,10 @@ namespace tautline::train {
 /// What a step says about itself, once it is known.
 struct StepReport {
   int64_t step = 0;
-  double loss = 0;          // of the whole step, over all ranks
-  double causal_pairs = 0;  // sum over samples of L (L + 1) / 2, over all ranks
+  // Over all ranks:
+  double loss = 0;
+  double tokens = 0;
+  double pairs = 0;  // of attention, as workload/describe.h counts them
 };
 
 struct StepOptions {
@@ -53,7 +55,7 @@ class Step {
   using Routes = std::map<std::string, embedding::Route>;
   struct Pending {
     int64_t step;
-    at::Tensor values;  // [2] FP64: loss, pairs
+    at::Tensor values;  // [3] FP64: loss, tokens, pairs
     at::Tensor host;
     comm::Work sum;
     std::shared_ptr<void> copied;  // an event of the device, CUDA only

@@ -1,0 +1,111 @@
+// tautline train: reads the run, starts local ranks where asked, and runs this process's rank.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include "tautline/base/error.h"
+#include "tautline/cli/verbs.h"
+#include "tautline/comm/local.h"
+#include "tautline/comm/mesh.h"
+#include "tautline/comm/stop.h"
+#include "tautline/plan/plan_fields.h"
+#include "tautline/train/exchange.h"
+#include "tautline/train/job.h"
+#include "tautline/train/run_fields.h"
+#include "tautline/train/summary.h"
+#include "tautline/train/trainer.h"
+
+namespace tautline::cli {
+namespace {
+
+comm::Launch detect(const TrainOptions& options) {
+  return comm::detect_launch(options.launcher == "mpi" ? "openmpi" : options.launcher);
+}
+
+void save_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw user_error(path, " cannot be written");
+}
+
+/// What the run is made of, beside its results.
+void save_configs(const train::Job& job) {
+  save_text(job.run_dir + "/plan.yaml", to_yaml(job.plan));
+  save_text(job.run_dir + "/run.yaml", to_yaml(job.run));
+  save_text(job.run_dir + "/model.yaml", to_yaml(job.model));
+}
+
+void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mesh& mesh,
+              at::Device device) {
+  const Logger log({.rank = mesh.rank(), .world = mesh.size()});
+  const comm::Communicator side = mesh.host_group("side");
+  train::JobRequest request{config.run, config.model,
+                            std::filesystem::path(options.run_file).stem().string(),
+                            options.resume};
+  const train::Job job =
+      train::make_job(request, mesh.launch(), device, train::exchange_over(side));
+  if (mesh.rank() == 0) {
+    std::printf("%s\n", printed(job.plan).c_str());
+    std::fflush(stdout);
+    save_configs(job);
+  }
+  train::Trainer trainer(job, options.resume, mesh, side, device, log);
+  const train::RunResult result = trainer.run();
+  if (mesh.rank() == 0) {
+    std::printf("%s", train::summary_table(job, result).c_str());
+    if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
+    std::fflush(stdout);
+  }
+}
+
+/// An error of a rank that has peers: they are told why, and nothing waits for them any more.
+[[noreturn]] void leave(comm::Mesh& mesh, int status, const std::string& reason) {
+  mesh.fail(reason);
+  std::fprintf(stderr, "tautline: %s\n", reason.c_str());
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace
+
+int train(const TrainOptions& options) {
+  RunWithModel config = read_run(options.run_file, options.sets);
+  if (!options.run_dir.empty()) config.run.run_dir = options.run_dir;
+  const comm::Launch launch = detect(options);
+  const int ranks = options.ranks > 0 ? options.ranks : config.run.ranks;
+  if (launch.launcher == "single" && ranks > 1) {
+    data::read_log_statistics(config.run.data.log);  // its errors are told once, not by each rank
+    return comm::run_local_ranks({.ranks = ranks, .arguments = options.arguments});
+  }
+  if (ranks > 0 && ranks != launch.world) {
+    throw user_error("ranks: ", ranks, " were asked for, but the launcher (", launch.launcher,
+                     ") started ", launch.world);
+  }
+
+  comm::prepare_process(launch);
+  comm::install_stop_signals();
+  set_rank_for_errors(launch.rank);
+  const at::Device device = train::choose_device(config.run.device, launch);
+  train::set_threads(config.run.threads, launch);
+  const auto mesh = comm::Mesh::open(launch, {.device = device});
+  if (launch.world == 1) {
+    run_rank(options, config, *mesh, device);
+    return kExitDone;
+  }
+  try {
+    run_rank(options, config, *mesh, device);
+    mesh->finish();
+  } catch (const UserError& error) {
+    leave(*mesh, kExitUser, error.what());
+  } catch (const RankFailure& error) {
+    leave(*mesh, kExitRankFailed, error.what());
+  } catch (const std::exception& error) {
+    mesh->fail(error.what());
+    throw;
+  }
+  return kExitDone;
+}
+
+}  // namespace tautline::cli

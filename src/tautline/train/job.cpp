@@ -1,0 +1,163 @@
+#include "tautline/train/job.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <set>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "tautline/base/error.h"
+#include "tautline/cluster/cluster_fields.h"
+#include "tautline/cluster/discover.h"
+#include "tautline/models/inputs.h"
+#include "tautline/plan/plan_fields.h"
+#include "tautline/planner/planner.h"
+#include "tautline/train/digest.h"
+#include "tautline/train/network.h"
+#include "tautline/workload/describe.h"
+#include "tautline/workload/model_fields.h"
+
+namespace tautline::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+Cluster find_cluster(const RunConfig& run, at::Device device, const comm::Launch& launch) {
+  if (run.cluster != "discover") return read_config<Cluster>(run.cluster);
+  DiscoverOptions options;
+  options.device = device.is_cuda() ? "cuda" : "cpu";
+  options.cuda_visible_devices = comm::read_environment().cuda_visible_devices;
+  options.nodes = std::max(1, launch.world / launch.local_world);
+  return discover(options);
+}
+
+std::string date_and_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  return text;
+}
+
+/// runs/NAME-DATE anew, or the latest of that name to go on with.
+std::string default_run_dir(const std::string& name, bool resume) {
+  std::string latest;
+  std::error_code error;
+  if (resume) {
+    for (const auto& entry : fs::directory_iterator("runs", error)) {
+      const std::string folder = entry.path().filename().string();
+      if (folder.starts_with(name + "-")) latest = std::max(latest, entry.path().string());
+    }
+    if (latest.empty()) {
+      throw user_error("there is no run of '", name, "' under runs/ to resume; give --run-dir");
+    }
+    return latest;
+  }
+  return "runs/" + name + "-" + date_and_time();
+}
+
+/// Rank 0 decides; its error is everyone's.
+std::string agree_on_run_dir(const JobRequest& request, int rank, const Exchange& exchange) {
+  std::string mine;
+  if (rank == 0) {
+    try {
+      mine = "+" + (request.run.run_dir.empty() ? default_run_dir(request.run_name, request.resume)
+                                                : request.run.run_dir);
+      const auto storage = open_storage(mine.substr(1) + "/checkpoints");
+      const auto steps = list_checkpoints(*storage);
+      if (!request.resume && !steps.empty()) {
+        throw user_error("the run's folder ", mine.substr(1),
+                         " already holds checkpoints up to step ", steps.back(),
+                         "; go on with --resume, or give another --run-dir");
+      }
+      std::error_code error;
+      fs::create_directories(mine.substr(1), error);
+      if (error) {
+        throw user_error("the run's folder ", mine.substr(1), " cannot be made: ", error.message());
+      }
+    } catch (const UserError& error) {
+      mine = std::string("-") + error.what();
+    }
+  }
+  const std::string agreed = exchange(mine).front();
+  if (agreed.starts_with("-")) throw UserError(agreed.substr(1));
+  return agreed.substr(1);
+}
+
+}  // namespace
+
+at::Device choose_device(const std::string& wanted, const comm::Launch& launch) {
+  const int devices = at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+  if (wanted == "cpu" || (wanted == "auto" && devices == 0)) return at::kCPU;
+  if (devices == 0) {
+    throw user_error(
+        "device: cuda was asked for, but this machine or this build has no CUDA device");
+  }
+  if (launch.local_world > devices) {
+    throw user_error("device: cuda has ", devices, " devices for ", launch.local_world,
+                     " ranks on this node; start at most ", devices);
+  }
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  guard.setDevice(device);
+  return device;
+}
+
+int set_threads(int wanted, const comm::Launch& launch) {
+  const int threads = wanted > 0 ? wanted : std::max(1, usable_cores() / launch.local_world);
+  at::set_num_threads(threads);
+  return threads;
+}
+
+Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
+             const Exchange& exchange) {
+  Job job;
+  job.run = request.run;
+  job.log = data::read_log_statistics(request.run.data.log);
+  if (job.log.events == 0) {
+    throw user_error("the log ", request.run.data.log, " has no events to train on");
+  }
+  check_labels(request.model, job.log);
+  job.model = with_rows(request.model, job.log);
+  job.model_digest = digest_of(to_yaml(job.model));
+  job.classes = job.log.vocabularies.at("item").size;
+  job.workload = describe(request.model, job.log, job.run.batch);
+  job.cluster = find_cluster(job.run, device, launch);
+  job.plan = planner::make_plan(job.run.plan, job.model, job.workload, job.cluster, launch.world);
+  job.run_dir = agree_on_run_dir(request, launch.rank, exchange);
+  return job;
+}
+
+data::ReaderOptions reader_options(const Job& job, int rank, int world) {
+  data::ReaderOptions options;
+  options.log = job.run.data.log;
+  options.holdout =
+      job.run.data.holdout == "none" ? data::Holdout::kNone : data::Holdout::kLeaveLastOut;
+  std::set<std::string> categorical, labels;
+  for (const FeatureConfig& feature : job.model.features) {
+    if (models::column_of(feature) != "item") categorical.insert(models::column_of(feature));
+  }
+  for (const auto& [name, head] : job.model.heads) {
+    if (head.loss == HeadConfig::Loss::kBinary) labels.insert(models::label_of(name, head));
+  }
+  options.categorical.assign(categorical.begin(), categorical.end());
+  options.labels.assign(labels.begin(), labels.end());
+  options.max_length = sample_length(job.model);
+  options.batch = job.run.batch;
+  options.batch_tokens = job.run.batch_tokens;
+  options.seed = job.run.seed;
+  options.rank = rank;
+  options.world = world;
+  options.workers = job.run.data.workers;
+  options.prefetch = job.run.data.prefetch;
+  options.shuffle_window = job.run.data.shuffle_window;
+  options.balance = job.plan.balance;
+  return options;
+}
+
+}  // namespace tautline::train

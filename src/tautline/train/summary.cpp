@@ -1,0 +1,117 @@
+#include "tautline/train/summary.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "tautline/base/text_table.h"
+
+namespace tautline::train {
+namespace {
+
+std::string fixed(double value, const char* format) {
+  if (!std::isfinite(value)) return "-";
+  char text[48];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// A counting model's value of a metric of ours, NaN where it has none.
+double baseline(const BaselineMetrics& m, const std::string& name) {
+  if (name == "hr_at_10") return m.hr_at_10;
+  if (name == "ndcg_at_10") return m.ndcg_at_10;
+  if (name == "hr_at_10_unseen") return m.hr_at_10_unseen;
+  if (name == "ndcg_at_10_unseen") return m.ndcg_at_10_unseen;
+  if (name == "hr_at_10_later") return m.hr_at_10_later;
+  if (name == "ndcg_at_10_later") return m.ndcg_at_10_later;
+  return std::nan("");
+}
+
+std::vector<std::string> shown_baselines(const Job& job) {
+  std::vector<std::string> names;
+  if (!job.run.evaluate.baselines) return names;
+  for (const char* name : {"popularity", "rules"}) {
+    if (job.log.baselines.contains(name)) names.emplace_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string summary_table(const Job& job, const RunResult& result) {
+  std::string out;
+  const auto baselines = shown_baselines(job);
+  if (result.test) {
+    std::vector<std::string> head = {"held-out events", ">" + job.model.name};
+    for (const std::string& name : baselines) head.push_back(">" + name);
+    TextTable table(head);
+    for (const auto& [name, value] : result.test->values) {
+      std::vector<std::string> row = {name, fixed(value, "%.4f")};
+      for (const std::string& b : baselines) {
+        row.push_back(fixed(baseline(job.log.baselines.at(b), name), "%.4f"));
+      }
+      table.add(row);
+    }
+    out += table.str() + "\n";
+  }
+  TextTable table({"run", ">value"});
+  table.add({"steps", std::to_string(result.cursor.step)});
+  table.add({"epochs", std::to_string(result.cursor.epoch)});
+  table.add({"loss of the last step", fixed(result.loss, "%.6f")});
+  table.add({"samples/s", fixed(result.rates.samples_per_s, "%.0f")});
+  table.add({"tokens/s", fixed(result.rates.tokens_per_s, "%.0f")});
+  table.add({"targets/s", fixed(result.rates.targets_per_s, "%.0f")});
+  table.add({"step p50, p95", fixed(result.rates.step_ms_p50, "%.2f") + ", " +
+                                  fixed(result.rates.step_ms_p95, "%.2f ms")});
+  if (result.mfu > 0) table.add({"MFU (989 TFLOP/s)", fixed(100 * result.mfu, "%.1f %%")});
+  table.add({"load, busiest rank over mean", fixed(result.rates.imbalance, "%.3f")});
+  table.add({"exposed communication", fixed(100 * result.exposed_communication, "%.1f %%")});
+  table.add({"waited for the reader", fixed(100 * result.reader_waited, "%.1f %%")});
+  for (const auto& [phase, share] : result.phases) {
+    table.add({"time in " + phase, fixed(100 * share, "%.1f %%")});
+  }
+  return out + table.str() + "\nrun's folder: " + job.run_dir + "\n";
+}
+
+std::string summary_json(const Job& job, const RunResult& result) {
+  nlohmann::ordered_json json;
+  json["step"] = result.cursor.step;
+  json["epoch"] = result.cursor.epoch;
+  json["loss"] = result.loss;
+  for (const char* group : {"", "_unseen", "_later"}) {
+    for (const char* metric : {"hr_at_10", "ndcg_at_10"}) {
+      json[std::string(metric) + group] = nullptr;
+    }
+  }
+  if (result.test) {
+    for (const auto& [name, value] : result.test->values) json[name] = value;
+    json["users"] = result.test->users;
+  }
+  for (const char* name : {"popularity", "rules"}) {
+    const auto found = job.log.baselines.find(name);
+    const bool known = found != job.log.baselines.end() && job.run.evaluate.baselines;
+    const std::string key = std::string(name) + "_ndcg_at_10";
+    for (const char* group : {"", "_unseen", "_later"}) {
+      json[key + group] = nullptr;
+      if (known) json[key + group] = baseline(found->second, std::string("ndcg_at_10") + group);
+    }
+  }
+  json["samples_per_s"] = result.rates.samples_per_s;
+  json["tokens_per_s"] = result.rates.tokens_per_s;
+  json["targets_per_s"] = result.rates.targets_per_s;
+  json["step_ms_p50"] = result.rates.step_ms_p50;
+  json["step_ms_p95"] = result.rates.step_ms_p95;
+  if (result.mfu > 0) json["mfu"] = result.mfu;
+  json["exposed_communication"] = result.exposed_communication;
+  json["imbalance"] = result.rates.imbalance;
+  json["reader_waited"] = result.reader_waited;
+  json["ranks"] = job.plan.devices;
+  json["interrupted"] = result.interrupted;
+  json["stopped_early"] = result.stopped_early;
+  json["best_step"] = result.best_step;
+  json["run_dir"] = job.run_dir;
+  return json.dump();
+}
+
+}  // namespace tautline::train

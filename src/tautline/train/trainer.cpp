@@ -1,0 +1,340 @@
+#include "tautline/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tautline/base/error.h"
+#include "tautline/base/progress.h"
+#include "tautline/plan/plan_fields.h"
+#include "tautline/train/exchange.h"
+#include "tautline/train/saved_state.h"
+#include "tautline/workload/describe.h"
+
+namespace tautline::train {
+namespace {
+
+dense::AdamWOptions dense_options(const RunConfig& run, int64_t last_step) {
+  const DenseOptimizer& o = run.dense_optimizer;
+  dense::AdamWOptions options;
+  options.lr = o.lr;
+  options.beta1 = o.beta1;
+  options.beta2 = o.beta2;
+  options.eps = o.eps;
+  options.weight_decay = o.weight_decay;
+  options.clip = o.clip;
+  options.warmup = o.warmup;
+  options.decay = o.decay;
+  options.last_step = last_step;
+  return options;
+}
+
+/// Steps of the whole run, as the first epoch counts them.
+int64_t expected_steps(const RunConfig& run, data::Reader& reader) {
+  if (run.steps > 0) return run.steps;
+  return static_cast<int64_t>(
+      std::ceil(run.epochs * static_cast<double>(reader.steps_per_epoch(0))));
+}
+
+std::unique_ptr<data::Reader> open_checked(const Job& job, const comm::Mesh& mesh) {
+  auto reader = data::open_reader(reader_options(job, mesh.rank(), mesh.size()));
+  if (reader->steps_per_epoch(0) == 0) {
+    throw user_error("the log ", job.run.data.log,
+                     " has nothing to train on: no user has two events outside the held-out ones");
+  }
+  return reader;
+}
+
+constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
+
+/// Shares of the steps' time by kind of work on the compute stream.
+std::vector<std::pair<std::string, double>> phase_shares(const Recorder& recorder) {
+  std::map<std::string, double> seconds;
+  double all = 0;
+  for (const StepPhases& step : recorder.phases()) {
+    for (const auto& [key, value] : step.seconds) {
+      if (key.first == "compute" && key.second != "evaluation" && key.second != "checkpoint") {
+        seconds[key.second] += value;
+        all += value;
+      }
+    }
+  }
+  std::vector<std::pair<std::string, double>> shares;
+  for (const char* kind :
+       {"input", "lookup", "all_to_all", "forward", "backward", "all_reduce", "optimizer"}) {
+    if (all > 0 && seconds.contains(kind)) shares.emplace_back(kind, seconds[kind] / all);
+  }
+  return shares;
+}
+
+bool lower_is_better(const std::string& metric) {
+  return metric == "loss" || metric == "normalized_entropy";
+}
+
+double imbalance(const data::Batch& batch) {
+  const auto most = *std::max_element(batch.rank_tokens.begin(), batch.rank_tokens.end());
+  const double mean =
+      static_cast<double>(batch.global_tokens) / static_cast<double>(batch.rank_tokens.size());
+  return mean > 0 ? static_cast<double>(most) / mean : 1;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Job& job, bool resume, comm::Mesh& mesh, const comm::Communicator& side,
+                 at::Device device, const Logger& log)
+    : job_(job),
+      mesh_(mesh),
+      log_(log),
+      recorder_({.rank = mesh.rank()}),
+      world_(mesh.world()),
+      tables_group_(mesh.group("tables")),
+      dense_group_(mesh.group("dense")),
+      reader_(open_checked(job, mesh)),
+      network_(job.model, job.plan, job.classes, job.run.seed, tables_group_),
+      step_(network_,
+            {dense_options(job.run, expected_steps(job.run, *reader_)), job.plan.dense_gradient},
+            world_, dense_group_, recorder_),
+      storage_(open_storage(job.run_dir + "/checkpoints")),
+      exchange_(exchange_over(side)),
+      writer_(storage_, {mesh.rank(), mesh.size(), job.run.checkpoint.keep}, exchange_),
+      stop_(mesh.control()) {
+  best_.metric = job.run.evaluate.stop_metric;
+  for (const auto& group : {world_, tables_group_, dense_group_}) record_collectives(group);
+  if (mesh.rank() == 0) remove_leftovers(*storage_);
+  if (resume) resume_latest();
+  reader_->seek(cursor_);
+  first_step_ = cursor_.step;
+  if (mesh.rank() == 0) metrics_ = std::make_unique<MetricLog>(job.run_dir, cursor_.step);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::record_collectives(comm::Communicator communicator) {
+  communicator.set_record_hook([this](const comm::CollectiveRecord& record) {
+    TimelineEvent event;
+    event.step = current_step_;
+    event.stream = "comm";
+    event.kind = record.kind;
+    event.name = record.name;
+    event.arrival = record.arrival - recorder_.origin();
+    event.start = record.start - recorder_.origin();
+    event.end = record.end - recorder_.origin();
+    event.bytes = record.bytes;
+    event.group = record.group;
+    event.sequence = record.sequence;
+    recorder_.add(std::move(event));
+    waited_ = waited_ + record.waited;
+  });
+}
+
+void Trainer::resume_latest() {
+  LatestCheckpoint latest =
+      open_latest(storage_, job_.run.checkpoint.fallback, mesh_.rank(), mesh_.size(), exchange_);
+  for (const std::string& skipped : latest.skipped) log_.warning("skipped: ", skipped);
+  if (!latest.reader) {
+    log_.info("no checkpoint in ", job_.run_dir, " yet: starting at step 0");
+    return;
+  }
+  const Manifest& manifest = latest.reader->manifest();
+  if (manifest.seed != job_.run.seed) {
+    throw user_error("seed: the checkpoint of step ", manifest.step, " was made with seed ",
+                     manifest.seed, ", this run says ", job_.run.seed);
+  }
+  if (manifest.model_digest != job_.model_digest) {
+    throw user_error(
+        "model: the checkpoint of step ", manifest.step, " in ", job_.run_dir,
+        " is of another model or another log; resume with the config it was made with");
+  }
+  restore(*latest.reader, network_, step_.optimizer(), Restore::kAll);
+  cursor_ = manifest.cursor;
+  best_ = manifest.metrics;
+  saved_step_ = manifest.step;
+  for (auto& [name, table] : network_.tables) table->set_steps(manifest.step);
+  log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks, " ranks");
+}
+
+bool Trainer::done() {
+  if (stopped_early_) return true;
+  const RunConfig& run = job_.run;
+  if (run.steps > 0) return cursor_.step >= run.steps;
+  const auto whole = static_cast<int64_t>(std::floor(run.epochs));
+  if (cursor_.epoch != whole) return cursor_.epoch > whole;
+  const double part = run.epochs - std::floor(run.epochs);
+  const auto steps = std::ceil(part * static_cast<double>(reader_->steps_per_epoch(whole)));
+  return static_cast<double>(cursor_.step_in_epoch) >= steps;
+}
+
+data::Batch Trainer::next_batch() {
+  const auto span = recorder_.span(cursor_.step, "compute", "input", "reader");
+  data::Batch batch = reader_->next();
+  cursor_ = reader_->cursor();
+  return batch;
+}
+
+void Trainer::train_one(const data::Batch& batch) {
+  const double start = recorder_.now();
+  current_step_ = batch.step;
+  step_.run(batch);
+  take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
+  const double seconds = recorder_.now() - start;
+  step_seconds_ += seconds;
+  throughput_.add({seconds, static_cast<double>(batch.global_samples),
+                   static_cast<double>(batch.global_tokens),
+                   static_cast<double>(batch.global_targets), imbalance(batch)});
+}
+
+void Trainer::take_reports(size_t ahead) {
+  const BackboneConfig& b = job_.model.backbone;
+  while (const auto report = step_.next_report(ahead)) {
+    loss_ = report->loss;
+    if (!std::isfinite(loss_)) {
+      throw user_error("the loss of step ", report->step, " is ", loss_, "; the last checkpoint (",
+                       saved_step_ < 0 ? "none yet" : step_name(saved_step_),
+                       ") is intact: lower the learning rates, or set dense_optimizer's clip");
+    }
+    throughput_.add_flop(useful_flop(network_.dense_parameters(), report->tokens, report->pairs,
+                                     b.heads, b.width / b.heads, b.layers));
+    write("train", report->step + 1, {{"loss", loss_}});
+  }
+}
+
+bool Trainer::evaluation_due(const data::Batch& batch) {
+  const Evaluation& e = job_.run.evaluate;
+  if (job_.run.data.holdout == "none") return false;
+  if (e.every_steps > 0) return cursor_.step % e.every_steps == 0;
+  if (e.every_epochs <= 0) return false;
+  if (e.every_epochs >= 1) {
+    const auto every = static_cast<int64_t>(std::llround(e.every_epochs));
+    return batch.last_of_epoch && cursor_.epoch % every == 0;
+  }
+  const auto steps = static_cast<double>(reader_->steps_per_epoch(batch.epoch));
+  const auto every = std::max<int64_t>(1, std::llround(e.every_epochs * steps));
+  return batch.last_of_epoch || cursor_.step_in_epoch % every == 0;
+}
+
+EvaluationResult Trainer::evaluate_split(data::Split split) {
+  const auto span = recorder_.span(cursor_.step, "compute", "evaluation");
+  constexpr int64_t kUsersACall = 256;
+  const auto reader = data::open_evaluation(reader_options(job_, mesh_.rank(), mesh_.size()), split,
+                                            job_.run.evaluate.users, kUsersACall);
+  return evaluate(network_, *reader, world_);
+}
+
+bool Trainer::evaluate_validation() {
+  const EvaluationResult result = evaluate_split(data::Split::kValidation);
+  evaluated_step_ = cursor_.step;
+  write("validation", cursor_.step, result.values);
+  std::string line;
+  for (const auto& [name, value] : result.values) {
+    if (!name.ends_with("_unseen") && !name.ends_with("_later")) {
+      line += "  " + name + " " + std::to_string(value);
+    }
+  }
+  log_.info("step ", cursor_.step, "  epoch ", cursor_.epoch, "  loss ", loss_, line);
+  if (job_.run.evaluate.stop_after == 0) return false;
+
+  const double value = best_.metric == "loss" ? loss_ : result.get(best_.metric);
+  const bool better =
+      std::isfinite(value) &&
+      (!best_.best || (lower_is_better(best_.metric) ? value < *best_.best : value > *best_.best));
+  if (better) {
+    best_.best = value;
+    best_.best_step = cursor_.step;
+    best_.evaluations_since_best = 0;
+  } else if (++best_.evaluations_since_best >= job_.run.evaluate.stop_after) {
+    stopped_early_ = true;
+    log_.info("stopped: ", best_.evaluations_since_best, " evaluations without a better ",
+              best_.metric, " than ", best_.best.value_or(0), " at step ", best_.best_step);
+  }
+  return better;
+}
+
+void Trainer::save() {
+  if (saved_step_ == cursor_.step) return;
+  const auto span = recorder_.span(cursor_.step, "compute", "checkpoint", "snapshot");
+  Manifest manifest;
+  manifest.step = cursor_.step;
+  manifest.epoch = cursor_.epoch;
+  manifest.cursor = cursor_;
+  manifest.seed = job_.run.seed;
+  manifest.plan = to_yaml(job_.plan);
+  manifest.model_digest = job_.model_digest;
+  manifest.metrics = best_;
+  std::set<int64_t> keep_also;
+  if (best_.best_step >= 0) keep_also.insert(best_.best_step);
+  writer_.save(std::move(manifest), take_snapshot(network_, step_.optimizer(), mesh_.rank()),
+               keep_also);
+  saved_step_ = cursor_.step;
+}
+
+void Trainer::restore_best() {
+  if (best_.best_step < 0 || best_.best_step == cursor_.step) return;
+  CheckpointReader reader(storage_, step_name(best_.best_step));
+  restore(reader, network_, step_.optimizer(), Restore::kWeights);
+}
+
+void Trainer::write(const std::string& kind, int64_t steps_done,
+                    std::vector<std::pair<std::string, double>> values) {
+  if (!metrics_) return;
+  MetricRecord record;
+  record.kind = kind;
+  record.step = steps_done;
+  record.epoch = cursor_.epoch;
+  record.values = std::move(values);
+  metrics_->write(record);
+}
+
+RunResult Trainer::result() const {
+  RunResult result;
+  result.cursor = cursor_;
+  result.loss = loss_;
+  result.stopped_early = stopped_early_;
+  result.best_step = best_.best_step;
+  result.rates = throughput_.rates();
+  if (world_.device().is_cuda()) {
+    result.mfu = result.rates.flop_per_s / (mesh_.size() * kPeakFlopPerSecond);
+  }
+  result.phases = phase_shares(recorder_);
+  if (step_seconds_ > 0) {
+    result.exposed_communication = waited_ / step_seconds_;
+    result.reader_waited = reader_->seconds_waited() / step_seconds_;
+  }
+  return result;
+}
+
+RunResult Trainer::run() {
+  Progress progress(
+      {.title = "train", .total = expected_steps(job_.run, *reader_), .quiet = mesh_.rank() != 0});
+  bool interrupted = false;
+  while (!done() && !interrupted) {
+    const data::Batch batch = next_batch();
+    train_one(batch);
+    progress.update(cursor_.step, "loss " + std::to_string(loss_));
+    const comm::Stop stop = stop_.next();
+    if (stop == comm::Stop::kPeerGone)
+      throw RankFailure("a peer is gone: ended without a checkpoint");
+    interrupted = stop == comm::Stop::kYes;
+    const bool evaluate_now = !interrupted && evaluation_due(batch);
+    const int64_t every = job_.run.checkpoint.every;
+    bool save_now = interrupted || (every > 0 && cursor_.step % every == 0);
+    if (evaluate_now || save_now || done()) take_reports(0);
+    if (evaluate_now) {
+      progress.clear();
+      save_now = evaluate_validation() || save_now;
+    }
+    if (save_now || done()) save();
+  }
+  progress.finish();
+  take_reports(0);
+  save();
+  writer_.wait();
+  RunResult out = result();
+  out.interrupted = interrupted;
+  if (!interrupted && job_.run.data.holdout != "none") {
+    if (job_.run.evaluate.stop_after > 0) restore_best();
+    out.test = evaluate_split(data::Split::kTest);
+    write("test", cursor_.step, out.test->values);
+  }
+  return out;
+}
+
+}  // namespace tautline::train

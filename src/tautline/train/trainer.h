@@ -1,0 +1,91 @@
+// A run from its first step to its report: train, evaluate, checkpoint, stop, resume.
+//
+// All ranks run the same code and take the same decisions: what decides (a metric, a signal, the
+// cursor) has been summed or agreed over ranks. Only rank 0 writes for people.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "tautline/base/log.h"
+#include "tautline/comm/mesh.h"
+#include "tautline/comm/stop.h"
+#include "tautline/data/reader.h"
+#include "tautline/train/checkpoint_writer.h"
+#include "tautline/train/evaluate.h"
+#include "tautline/train/job.h"
+#include "tautline/train/metric_log.h"
+#include "tautline/train/network.h"
+#include "tautline/train/recorder.h"
+#include "tautline/train/step.h"
+#include "tautline/train/throughput.h"
+
+namespace tautline::train {
+
+/// What a run came to; the same on every rank.
+struct RunResult {
+  data::Cursor cursor;       // of the next batch
+  double loss = 0;           // of the last step
+  bool interrupted = false;  // by a signal, with a checkpoint
+  bool stopped_early = false;
+  int64_t best_step = -1;  // whose weights were tested, where early stopping is on
+  std::optional<EvaluationResult> test;
+  Rates rates;
+  double mfu = 0;                    // GPUs only
+  double exposed_communication = 0;  // share of the step time in which a rank waited for others
+  std::vector<std::pair<std::string, double>> phases;  // shares of rank 0's step time
+  double reader_waited = 0;  // share of the step time in which it waited for the reader
+};
+
+class Trainer {
+ public:
+  Trainer(const Job& job, bool resume, comm::Mesh& mesh, const comm::Communicator& side,
+          at::Device device, const Logger& log);
+  ~Trainer();
+
+  RunResult run();
+  const Recorder& recorder() const { return recorder_; }
+
+ private:
+  void resume_latest();
+  bool done();
+  data::Batch next_batch();
+  void train_one(const data::Batch& batch);
+  void take_reports(size_t ahead);
+  bool evaluation_due(const data::Batch& batch);
+  bool evaluate_validation();  // true: a new best
+  void save();
+  EvaluationResult evaluate_split(data::Split split);
+  void restore_best();
+  void write(const std::string& kind, int64_t steps_done,
+             std::vector<std::pair<std::string, double>> values);
+  void record_collectives(comm::Communicator communicator);
+  RunResult result() const;
+
+  Job job_;
+  comm::Mesh& mesh_;
+  Logger log_;
+  Recorder recorder_;
+  comm::Communicator world_, tables_group_, dense_group_;
+  std::unique_ptr<data::Reader> reader_;
+  Network network_;
+  Step step_;
+  std::shared_ptr<Storage> storage_;
+  Exchange exchange_;
+  CheckpointWriter writer_;
+  comm::StopAgreement stop_;
+  std::unique_ptr<MetricLog> metrics_;  // rank 0
+
+  data::Cursor cursor_;
+  MetricsState best_;
+  int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1;
+  bool stopped_early_ = false;
+  double loss_ = 0;
+  Throughput throughput_;
+  std::atomic<int64_t> current_step_{0};
+  std::atomic<double> waited_{0};
+  double step_seconds_ = 0;
+};
+
+}  // namespace tautline::train
