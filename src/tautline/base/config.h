@@ -223,8 +223,7 @@ class ConfigWriter {
   template <class T, class Kind>
   void keyed(const char* key, T& x, Kind& kind, const char* explanation) {
     YamlNode map;
-    map.kind = YamlNode::Kind::kMap;
-    map.entries.push_back({choice_name(kind), write_value(x), {}, explanation});
+    add_entry(map, choice_name(kind), write_value(x), explanation);
     add(key, std::move(map), explanation);
   }
   template <class Parse, class Print>
@@ -237,7 +236,7 @@ class ConfigWriter {
 
  private:
   void add(const char* key, YamlNode value, const char* explanation) {
-    node_.entries.push_back({key, std::move(value), {}, explanation});
+    add_entry(node_, key, std::move(value), explanation);
   }
   YamlNode node_;
 };
@@ -320,7 +319,7 @@ YamlNode write_value(const T& x) {
     node.block = HasFields<typename T::value_type>;
   } else if constexpr (IsMap<T>::value) {
     node.kind = YamlNode::Kind::kMap;
-    for (const auto& [key, value] : x) node.entries.push_back({key, write_value(value), {}, ""});
+    for (const auto& [key, value] : x) add_entry(node, key, write_value(value));
     node.block = HasFields<typename T::mapped_type>;
   } else {
     static_assert(HasFields<T>, "no fields(v, T&) is declared for this struct: include its header");

@@ -92,7 +92,7 @@ std::optional<Integer> integer(std::string_view text) {
 std::string with_separators(std::string digits) {
   const size_t sign = digits.starts_with('-') ? 1 : 0;
   if (digits.size() - sign < 5) return digits;
-  for (size_t at = digits.size(); at > sign + 3;) digits.insert(at -= 3, "_");
+  for (size_t at = digits.size(); at > sign + 3;) digits.insert(at -= 3, 1, '_');
   return digits;
 }
 

@@ -45,7 +45,9 @@ YamlNode converted(const YAML::Node& node, const std::string& source) {
         if (const YamlEntry* first = out.find(key))
           throw user_error(key_where.text(), ": the key '", key, "' is given twice, first on line ",
                            first->where.line);
-        out.entries.push_back({key, converted(pair.second, source), key_where, ""});
+        YamlNode value = converted(pair.second, source);
+        if (value.kind == YamlNode::Kind::kNull) value.where = key_where;  // it has no place
+        out.entries.push_back({key, std::move(value), key_where, ""});
       }
       break;
   }
@@ -109,6 +111,11 @@ YamlNode yaml_scalar(std::string text) {
   node.kind = YamlNode::Kind::kScalar;
   node.scalar = std::move(text);
   return node;
+}
+
+void add_entry(YamlNode& map, std::string key, YamlNode value, std::string explanation) {
+  map.kind = YamlNode::Kind::kMap;
+  map.entries.push_back({std::move(key), std::move(value), {}, std::move(explanation)});
 }
 
 YamlNode parse_yaml(const std::string& text, const std::string& source) {

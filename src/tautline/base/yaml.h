@@ -42,6 +42,7 @@ struct YamlEntry {
 };
 
 YamlNode yaml_scalar(std::string text);
+void add_entry(YamlNode& map, std::string key, YamlNode value, std::string explanation = "");
 
 /// Errors: what the parser objects to, a key that is no plain word, a key given twice; each with
 /// source:line:column.

@@ -1,0 +1,134 @@
+#include <cstdio>
+#include <gmock/gmock.h>
+
+#include <gtest/gtest.h>
+
+#include "tautline/base/log.h"
+#include "tautline/base/nearest.h"
+#include "tautline/base/progress.h"
+#include "tautline/base/text_table.h"
+
+namespace tautline {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Nearest, CountsEdits) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("nmae", "name"), 1);  // neighbours swapped
+}
+
+TEST(Nearest, SuggestsOnlyWhatIsNear) {
+  const std::vector<std::string> valid = {"epochs", "steps", "evaluate", "checkpoint"};
+  EXPECT_EQ(nearest_name("epoch", valid), "epochs");
+  EXPECT_EQ(nearest_name("eval", valid), "evaluate");
+  EXPECT_EQ(nearest_name("chekpiont", valid), "checkpoint");
+  EXPECT_EQ(nearest_name("optimizer", valid), "");
+  EXPECT_EQ(suggestion("zzz", valid), "; valid: epochs, steps, evaluate, checkpoint");
+}
+
+TEST(TextTable, AlignsByCodePoints) {
+  TextTable table({"name", ">value"});
+  table.add({"a", "1"});
+  table.add({"größe", "20.5"});
+  table.add({"bare"});
+  EXPECT_EQ(table.str(),
+            "name   value\n"
+            "-----  -----\n"
+            "a          1\n"
+            "größe   20.5\n"
+            "bare\n");
+}
+
+// What a FILE* received, read back.
+class Captured {
+ public:
+  Captured() : file_(std::tmpfile()) {}
+  ~Captured() { std::fclose(file_); }
+  std::FILE* file() { return file_; }
+  std::string text() {
+    std::rewind(file_);
+    std::string out;
+    for (int c; (c = std::fgetc(file_)) != EOF;) out += static_cast<char>(c);
+    return out;
+  }
+
+ private:
+  std::FILE* file_;
+};
+
+TEST(Logger, InfoIsFromRankZeroWarningsFromAll) {
+  Captured out;
+  for (int rank = 0; rank < 2; ++rank) {
+    const Logger log({.rank = rank, .world = 2, .out = out.file()});
+    log.debug("hidden");
+    log.info("epoch ", 3);
+    log.warning("slow");
+  }
+  EXPECT_EQ(out.text(), "[rank 0] epoch 3\n[rank 0] warning: slow\n[rank 1] warning: slow\n");
+}
+
+TEST(Logger, OneProcessNeedsNoRank) {
+  Captured out;
+  const Logger log({.least = LogLevel::kWarning, .out = out.file()});
+  log.info("hidden");
+  log.error("gone");
+  EXPECT_EQ(out.text(), "error: gone\n");
+}
+
+TEST(Progress, TextShowsShareAndTimeLeft) {
+  EXPECT_EQ(progress_text("train", 50, 100, 60, "loss 5.2", 100),
+            "train  [==========>         ]  50/100  50 %  1:00 left  loss 5.2");
+  EXPECT_EQ(progress_text("train", 100, 100, 3661, "", 100),
+            "train  [====================]  100/100  100 %  1:01:01");
+  EXPECT_EQ(progress_text("read", 7, 0, 2, "", 100), "read  7  0:02");
+  EXPECT_EQ(progress_text("train", 50, 100, 60, std::string(200, 'x'), 40).size(), 40u);
+}
+
+TEST(Progress, AFileGetsPlainLines) {
+  Captured out;
+  EXPECT_FALSE(shows_bar(out.file(), false));  // no terminal
+  {
+    Progress progress(
+        {.title = "train", .total = 2, .seconds_between_lines = 0, .out = out.file()});
+    progress.update(1, "loss 1");
+    progress.update(2, "loss 0");
+    progress.finish("done");
+    progress.update(2, "after the end");
+  }
+  const std::string text = out.text();
+  EXPECT_THAT(text, HasSubstr("1/2  50 %"));
+  EXPECT_THAT(text, HasSubstr("done\n"));
+  EXPECT_THAT(text, Not(HasSubstr("after")));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, Not(HasSubstr("\r")));
+}
+
+TEST(Progress, ABarRedrawsItsLine) {
+  Captured out;
+  {
+    Progress progress(
+        {.title = "t", .total = 2, .bar = true, .seconds_between_bars = 0, .out = out.file()});
+    progress.update(1);
+    progress.clear();
+    progress.update(2);
+  }
+  const std::string text = out.text();
+  EXPECT_EQ(text.front(), '\r');
+  EXPECT_THAT(text, Not(HasSubstr("\n")));
+  EXPECT_TRUE(text.ends_with("\r\x1b[K"));  // nothing is left on the line
+}
+
+TEST(Progress, AQuietRankSaysNothing) {
+  Captured out;
+  Progress progress({.title = "t", .seconds_between_lines = 0, .quiet = true, .out = out.file()});
+  progress.update(1);
+  progress.finish();
+  EXPECT_EQ(out.text(), "");
+}
+
+}  // namespace
+}  // namespace tautline
