@@ -83,7 +83,8 @@ TAUTLINE_ISA_KERNEL(void update_rows_cpu(const RowUpdate& update, const RowGradi
                                          const RowRuns& runs, int64_t begin, int64_t end),
                     update_rows_cpu(update, gradients, runs, begin, end))
 
-// CUDA. N < 2^32. `workspace` holds what update_workspace_bytes says, aligned to 256 bytes.
+// CUDA. N and R below 2^32 - 1 (a UserError beyond). `workspace` holds what update_workspace_bytes says,
+// aligned to 256 bytes. Nothing waits for the device.
 size_t update_workspace_bytes(int64_t count, int64_t width, int64_t table_rows);
 
 /// rows [N] (U of them written), sums [N, E] (U rows written), *distinct = U, all on the device.
@@ -92,7 +93,7 @@ void coalesce_cuda(const RowGradients& gradients, int64_t* rows, float* sums, in
 /// `distinct`: null, or U on the device (then `count` is the capacity of rows and sums).
 void apply_rows_cuda(const RowUpdate& update, const int64_t* rows, const float* sums, int64_t count,
                      const int64_t* distinct);
-/// coalesce and apply without storing the sums.
+/// SGD and row-wise Adagrad: coalesce and apply without storing the sums, the same bits.
 void update_rows_cuda(const RowUpdate& update, const RowGradients& gradients, void* workspace);
 
 }  // namespace tautline::kernels

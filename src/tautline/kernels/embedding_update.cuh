@@ -1,0 +1,303 @@
+// Sum of a run of gradients and what becomes of it, for rows that a RowLayout holds in registers.
+// Three kernels: sums of the pieces of long runs; then in one grid the long runs (a block each) and all
+// other runs (a warp takes 32: their starts, rows and first two positions are read at once, then
+// several runs' gradients and table rows are under way together).
+#pragma once
+
+#include "tautline/kernels/embedding_runs.cuh"
+#include "tautline/kernels/rows.cuh"
+
+namespace tautline::kernels {
+
+constexpr int kUpdateThreads = 256;
+
+/// Writes rows and sums: coalesce.
+template <int C>
+struct StoreSums {
+  int64_t* rows;
+  float* sums;
+  struct Held {};
+  template <int G>
+  __device__ Held load(const RowLayout<G, C>&, uint32_t, bool) const {
+    return {};
+  }
+  template <int G>
+  __device__ void finish(const RowLayout<G, C>& layout, uint32_t run, uint32_t row, bool active,
+                         const Quad (&sum)[C], const Held&) const {
+    if (!active) return;
+    if (layout.lane == 0) rows[run] = row;
+#pragma unroll
+    for (int c = 0; c < C; ++c)
+      if (layout.holds(c))
+        store_quad(sums + int64_t{run} * layout.width + layout.column(c), sum[c]);
+  }
+};
+
+/// SGD or row-wise Adagrad (state not null): w <- keep w - rate g.
+template <class Table, int C>
+struct ApplySum {
+  Table* table;
+  float* state;
+  float keep, lr, eps, scale;
+  struct Held {
+    Quad row[C];
+    float state;
+  };
+  template <int G>
+  __device__ Held load(const RowLayout<G, C>& layout, uint32_t row, bool active) const {
+    Held held;
+    held.state = active && state != nullptr ? state[row] : 0.f;
+#pragma unroll
+    for (int c = 0; c < C; ++c)
+      held.row[c] =
+          active && layout.holds(c)
+              ? load_quad<Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c))
+              : zero_quad();
+    return held;
+  }
+  template <int G>
+  __device__ void finish(const RowLayout<G, C>& layout, uint32_t, uint32_t row, bool active,
+                         const Quad (&sum)[C], const Held& held) const {
+    float rate = lr;
+    if (state != nullptr) {
+      float squares[C];
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        float s = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s = fmaf(scale * sum[c].v[i], scale * sum[c].v[i], s);
+        squares[c] = group_sum<G>(s);
+      }
+#pragma unroll
+      for (int step = 1; step < C; step *= 2)
+#pragma unroll
+        for (int c = 0; c + step < C; c += 2 * step) squares[c] += squares[c + step];
+      const float next = held.state + squares[0] / static_cast<float>(layout.width);
+      if (active && layout.lane == 0) state[row] = next;
+      rate = lr / (sqrtf(next) + eps);
+    }
+    if (!active) return;
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      if (!layout.holds(c)) continue;
+      Quad out;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        out.v[i] = fmaf(-rate, scale * sum[c].v[i], keep * held.row[c].v[i]);
+      store_quad<Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c), out);
+    }
+  }
+};
+
+/// Adds the gradients at positions order[first .. first + n) to `sum`, kFlight rows under way.
+template <int kFlight, class Gradient, int G, int C>
+__device__ __forceinline__ void add_gradients(const RowLayout<G, C>& layout,
+                                              const Gradient* __restrict__ gradients,
+                                              const uint32_t* __restrict__ order, uint32_t n,
+                                              Quad (&sum)[C]) {
+  for (uint32_t i = 0; i < n; i += kFlight) {
+    uint32_t position[kFlight];
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f) position[f] = i + f < n ? order[i + f] : 0;
+    Quad value[kFlight][C];
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f)
+#pragma unroll
+      for (int c = 0; c < C; ++c)
+        value[f][c] = i + f < n && layout.holds(c)
+                          ? load_quad<Reuse::kOnce>(
+                                gradients + int64_t{position[f]} * layout.width + layout.column(c))
+                          : zero_quad();
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f)
+#pragma unroll
+      for (int c = 0; c < C; ++c) add(sum[c], value[f][c]);  // adding +0 changes no bit
+  }
+}
+
+template <class Gradient, int G, int C>
+__global__ void __launch_bounds__(kUpdateThreads)
+    sum_pieces(DeviceRuns runs, const Gradient* __restrict__ gradients, int width) {
+  const RowLayout<G, C> layout(width);
+  const uint32_t groups = gridDim.x * (kUpdateThreads / G), pieces = runs.counts->pieces;
+  for (uint32_t p = blockIdx.x * (kUpdateThreads / G) + threadIdx.x / G; p < pieces; p += groups) {
+    const Piece piece = runs.pieces[p];
+    Quad sum[C];
+#pragma unroll
+    for (int c = 0; c < C; ++c) sum[c] = zero_quad();
+    add_gradients<8 / C>(layout, gradients, runs.order + piece.start, piece.count, sum);
+#pragma unroll
+    for (int c = 0; c < C; ++c)
+      if (layout.holds(c))
+        store_quad(runs.partials + int64_t{p} * width + layout.column(c), sum[c]);
+  }
+}
+
+/// A block sums the pieces of one long run: strands over groups, then the strands in order.
+template <int G, int C, class Finish>
+__device__ void finish_long_run(const DeviceRuns& runs, const LongRun& run, int width,
+                                const Finish& finish, float (&strands)[kSumStrands][4 * G]) {
+  constexpr int kGroups = kUpdateThreads / G, kFlight = 4;
+  const RowLayout<G, C> layout(width);
+  const uint32_t used = min(uint32_t{kSumStrands}, run.pieces);
+  Quad sum[C];
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    for (uint32_t j = threadIdx.x / G; j < used; j += kGroups) {
+      Quad strand = zero_quad();
+      for (uint32_t p = j; p < run.pieces; p += kSumStrands * kFlight) {
+        Quad value[kFlight];
+#pragma unroll
+        for (int f = 0; f < kFlight; ++f) {
+          const uint32_t piece = p + f * uint32_t{kSumStrands};
+          value[f] = piece < run.pieces && layout.holds(c)
+                         ? load_quad(runs.partials + int64_t{run.first_piece + piece} * width +
+                                     layout.column(c))
+                         : zero_quad();
+        }
+#pragma unroll
+        for (int f = 0; f < kFlight; ++f) add(strand, value[f]);
+      }
+      store_quad(&strands[j][4 * layout.lane], strand);
+    }
+    __syncthreads();
+    sum[c] = zero_quad();
+    if (threadIdx.x < kWarp)
+      for (uint32_t j = 0; j < used; ++j) add(sum[c], load_quad(&strands[j][4 * layout.lane]));
+    __syncthreads();
+  }
+  if (threadIdx.x >= kWarp) return;
+  const bool active = layout.group == 0;
+  const uint32_t row = runs.keys[runs.starts[run.run]];
+  const auto held = finish.load(layout, row, active);
+  finish.finish(layout, run.run, row, active, sum, held);
+}
+
+/// The first `long_blocks` blocks take the long runs, the others 32 runs a warp.
+template <class Gradient, int G, int C, class Finish>
+__global__ void __launch_bounds__(kUpdateThreads)
+    finish_runs(DeviceRuns runs, const Gradient* __restrict__ gradients, int width, Finish finish,
+                unsigned long_blocks) {
+  if (blockIdx.x < long_blocks) {
+    __shared__ __align__(16) float strands[kSumStrands][4 * G];
+    for (uint32_t i = blockIdx.x; i < runs.counts->longs; i += long_blocks)
+      finish_long_run<G, C>(runs, runs.longs[i], width, finish, strands);
+    return;
+  }
+  constexpr int kGroups = kWarp / G, kFlight = C == 1 ? 4 : C == 2 ? 2 : 1;
+  const RowLayout<G, C> layout(width);
+  const uint32_t distinct = runs.counts->runs, lane = threadIdx.x % kWarp;
+  const uint32_t first = (blockIdx.x - long_blocks) * kUpdateThreads + threadIdx.x - lane;
+  if (first >= distinct) return;
+  uint32_t start = 0, length = 0, row = 0, position[2] = {0, 0};
+  if (first + lane < distinct) {
+    const uint32_t u = first + lane;
+    start = runs.starts[u];
+    length = (u + 1 < distinct ? runs.starts[u + 1] : runs.count - runs.counts->none) - start;
+    row = runs.keys[start];
+    if (length > kSumPiece) length = 0;  // a long run is not done here
+    if (length > 0) position[0] = runs.order[start];
+    if (length > 1) position[1] = runs.order[start + 1];
+  }
+#pragma unroll 1
+  for (int k = 0; k < kWarp; k += kGroups * kFlight) {
+    uint32_t n[kFlight], at[kFlight], to[kFlight];
+    Quad sum[kFlight][C], second[kFlight][C];
+    typename Finish::Held held[kFlight];
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f) {
+      const int from = k + f * kGroups + layout.group;
+      n[f] = __shfl_sync(0xffffffffu, length, from);
+      at[f] = __shfl_sync(0xffffffffu, start, from);
+      to[f] = __shfl_sync(0xffffffffu, row, from);
+      const int64_t p0 = __shfl_sync(0xffffffffu, position[0], from);
+      const int64_t p1 = __shfl_sync(0xffffffffu, position[1], from);
+      held[f] = finish.load(layout, to[f], n[f] > 0);
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        const bool holds = layout.holds(c);
+        sum[f][c] = holds && n[f] > 0
+                        ? load_quad<Reuse::kOnce>(gradients + p0 * width + layout.column(c))
+                        : zero_quad();
+        second[f][c] = holds && n[f] > 1
+                           ? load_quad<Reuse::kOnce>(gradients + p1 * width + layout.column(c))
+                           : zero_quad();
+      }
+    }
+#pragma unroll
+    for (int f = 0; f < kFlight; ++f) {
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        add(sum[f][c], zero_quad());  // from zero: -0 becomes +0
+        add(sum[f][c], second[f][c]);
+      }
+      if (n[f] > 2)
+        add_gradients<C == 4 ? 2 : 4>(layout, gradients, runs.order + at[f] + 2, n[f] - 2, sum[f]);
+      __syncwarp();
+      finish.finish(layout, first + k + f * kGroups + layout.group, to[f], n[f] > 0, sum[f],
+                    held[f]);
+    }
+  }
+}
+
+/// Launches both kernels.
+template <class Gradient, int G, int C, class Finish>
+void launch_runs(const DeviceRuns& runs, const RowGradients& g, const Finish& finish) {
+  const auto* gradients = static_cast<const Gradient*>(g.gradients);
+  const int width = static_cast<int>(g.width);
+  const cudaStream_t stream = stream_of(g.stream);
+  const auto processors = static_cast<unsigned>(multiprocessors());
+  const auto blocks = static_cast<unsigned>(divide_up(g.count, int64_t{kUpdateThreads}));
+  const bool may_be_long = g.count > kSumPiece;
+  const unsigned long_blocks = may_be_long ? 2 * processors : 0;
+  if (may_be_long)
+    sum_pieces<Gradient, G, C>
+        <<<8 * processors, kUpdateThreads, 0, stream>>>(runs, gradients, width);
+  finish_runs<Gradient, G, C><<<long_blocks + blocks, kUpdateThreads, 0, stream>>>(
+      runs, gradients, width, finish, long_blocks);
+  check_launch("update of rows");
+}
+
+/// Gradient of any width: the same order of additions, by the lanes of a warp, column by column.
+template <class Gradient>
+__device__ float sum_column(const DeviceRuns& runs, const Gradient* gradients, int64_t width,
+                            uint32_t start, uint32_t n, int64_t column) {
+  const auto sum_piece = [&](uint32_t first) {
+    float sum = 0;
+    const uint32_t last = min(n, first + uint32_t{kSumPiece});
+    for (uint32_t i = first; i < last; ++i)
+      sum += to_float(gradients[runs.order[start + i] * width + column]);
+    return sum;
+  };
+  if (n <= kSumPiece) return sum_piece(0);
+  float total = 0;
+  for (uint32_t j = 0; j < kSumStrands && j * uint32_t{kSumPiece} < n; ++j) {
+    float strand = 0;
+    for (uint32_t first = j * uint32_t{kSumPiece}; first < n; first += kSumPiece * kSumStrands)
+      strand += sum_piece(first);
+    total += strand;
+  }
+  return total;
+}
+
+struct AnyRun {
+  uint32_t run, row, start, length;
+  bool valid;
+};
+
+/// The run of this warp, a warp a run.
+__device__ inline AnyRun any_run(const DeviceRuns& runs) {
+  AnyRun run{};
+  run.run = blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
+  const uint32_t distinct = runs.counts->runs;
+  run.valid = run.run < distinct;
+  if (!run.valid) return run;
+  run.start = runs.starts[run.run];
+  const uint32_t end =
+      run.run + 1 < distinct ? runs.starts[run.run + 1] : runs.count - runs.counts->none;
+  run.length = end - run.start;
+  run.row = runs.keys[run.start];
+  return run;
+}
+
+}  // namespace tautline::kernels
