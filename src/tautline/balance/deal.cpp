@@ -2,34 +2,65 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
-#include <tuple>
 
 #include "tautline/base/error.h"
 
 namespace tautline::balance {
 
+namespace {
+
+struct Weighed {
+  double cost;
+  int64_t sample;
+  bool operator<(const Weighed& other) const {  // falling cost, ties by index
+    return cost != other.cost ? cost > other.cost : sample < other.sample;
+  }
+};
+
+struct Slot {
+  double load;
+  int64_t samples;
+  int32_t rank;
+  bool before(const Slot& other) const {
+    if (load != other.load) return load < other.load;
+    return samples != other.samples ? samples < other.samples : rank < other.rank;
+  }
+};
+
+/// Restores the heap after its top grew: half the moves of a pop and a push.
+void sift_down(std::vector<Slot>& heap) {
+  const size_t size = heap.size();
+  const Slot grown = heap[0];
+  size_t hole = 0;
+  for (size_t child = 1; child < size; child = 2 * hole + 1) {
+    if (child + 1 < size && heap[child + 1].before(heap[child])) ++child;
+    if (!heap[child].before(grown)) break;
+    heap[hole] = heap[child];
+    hole = child;
+  }
+  heap[hole] = grown;
+}
+
+}  // namespace
+
 std::vector<int32_t> deal_by_length(std::span<const int64_t> lengths, int ranks, const Cost& cost) {
   TAUTLINE_INVARIANT(ranks >= 1, "ranks " << ranks);
-  const int64_t samples = static_cast<int64_t>(lengths.size());
-  std::vector<int32_t> deal(samples, 0);
+  std::vector<int32_t> deal(lengths.size(), 0);
   if (ranks == 1) return deal;
 
-  std::vector<double> costs(samples);
-  for (int64_t i = 0; i < samples; ++i) costs[i] = cost.of(lengths[i]);
-  std::vector<int64_t> order(samples);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return costs[a] > costs[b]; });
+  std::vector<Weighed> order(lengths.size());
+  for (size_t i = 0; i < lengths.size(); ++i)
+    order[i] = {cost.of(lengths[i]), static_cast<int64_t>(i)};
+  std::sort(order.begin(), order.end());
 
-  using Slot = std::tuple<double, int64_t, int32_t>;  // load, samples, rank
-  std::priority_queue<Slot, std::vector<Slot>, std::greater<>> lightest;
-  for (int32_t rank = 0; rank < ranks; ++rank) lightest.emplace(0.0, 0, rank);
-  for (const int64_t i : order) {
-    const auto [load, count, rank] = lightest.top();
-    lightest.pop();
-    deal[i] = rank;
-    lightest.emplace(load + costs[i], count + 1, rank);
+  std::vector<Slot> lightest(ranks);  // a heap; equal loads and ranks in order are one already
+  for (int32_t rank = 0; rank < ranks; ++rank) lightest[rank] = {0.0, 0, rank};
+  for (const Weighed& next : order) {
+    Slot& slot = lightest[0];
+    deal[next.sample] = slot.rank;
+    slot.load += next.cost;
+    ++slot.samples;
+    sift_down(lightest);
   }
   return deal;
 }
