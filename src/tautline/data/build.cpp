@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tautline/base/error.h"
+#include "tautline/data/baselines.h"
 #include "tautline/data/columns.h"
 #include "tautline/data/events.h"
 #include "tautline/data/format.h"
@@ -24,6 +25,10 @@ namespace tautline::data {
 namespace {
 
 constexpr int64_t kMostPartitions = 256;  // open files; larger spills are split again
+
+int thread_count(int wish) {
+  return wish > 0 ? wish : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 /// What the options say about columns, with each further name used once and none of the log's own.
 LogColumns event_columns(const BuildOptions& options) {
@@ -154,8 +159,20 @@ LogStatistics statistics_of(const BuildOptions& options, const LogColumns& colum
   return statistics;
 }
 
-int thread_count(int wish) {
-  return wish > 0 ? wish : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+std::map<std::string, BaselineMetrics> baselines_of(const BuildOptions& options,
+                                                    const LogStatistics& statistics,
+                                                    const LogFolder& folder,
+                                                    const BuildProgressFunction& progress) {
+  std::vector<Location> shards;
+  for (int64_t s = 0; s < statistics.shards; ++s) shards.push_back(folder.shard(s));
+  BaselineOptions wish;
+  wish.items = statistics.vocabularies.at("item").size;
+  wish.events = statistics.events;
+  wish.rule_events = options.rule_events;
+  wish.threads = thread_count(options.threads);
+  return measure_baselines(shards, wish, [&](double share) {
+    if (progress) progress({"baselines", share, 0});
+  });
 }
 
 std::string scratch_parent(const BuildOptions& options, const Location& out) {
@@ -203,6 +220,7 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogStatistics statistics =
       statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
   statistics.vocabularies = std::move(vocabularies);
+  if (options.baselines) statistics.baselines = baselines_of(options, statistics, folder, progress);
   folder.finish(statistics);
   return statistics;
 }

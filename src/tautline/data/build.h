@@ -39,7 +39,7 @@ struct BuildOptions {
   std::string name;  // of the log; empty: the file's name without extensions
   int threads = 0;   // 0: as many as the machine has
   bool baselines = true;
-  int64_t baseline_events = 20'000'000;  // rules learn from about so many events, users by hash
+  int64_t rule_events = 2'000'000;  // sequential rules learn from users with about so many
   bool overwrite = false;
   std::string scratch;  // local folder for the spill; empty: inside OUT if local, else the system's
   int64_t partition_bytes = 16 << 20;  // of the spill that one thread sorts at a time

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tautline/data/spill.h"
@@ -23,5 +26,13 @@ using FinalIds = std::vector<std::vector<int64_t>>;
 /// Sorts the partition by user (first appearance) and time (ties: the file's order) and writes it.
 ShardSummary write_shard(const Partition& partition, const ShardSchema& schema,
                          const FinalIds& final_ids, const Location& file);
+
+/// One row of a shard.
+struct UserView {
+  std::string_view token;
+  std::span<const int64_t> items, times;
+};
+/// Visits the rows of a written shard, a row group at a time.
+void for_each_user(const Location& file, const std::function<void(const UserView&)>& visit);
 
 }  // namespace tautline::data
