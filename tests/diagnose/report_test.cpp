@@ -70,12 +70,10 @@ Report example(int ranks) {
   report.title = "quickstart";
   report.facts = {"model SASRec, 1.3 M parameters", "log synthetic, 50k users",
                   std::to_string(ranks) + " ranks on CPU", "29 Nov 2026, 4 min 12 s"};
-  report.headlines = {{"NDCG@10, test", "0.0613", "2.6x popularity"},
-                      {"loss", "5.213", "step 2,000"},
-                      {"tokens/s", "41.2k", "over all ranks"},
-                      {"step", "121 ms", "p95 148 ms"},
-                      {"exposed communication", "6.1 %", "of the step"},
-                      {"load imbalance", "1.03", "max over mean"}};
+  report.headlines = {
+      {"NDCG@10, test", "0.0613", "2.6x popularity"}, {"loss", "5.213", "step 2,000"},
+      {"tokens/s", "41.2k", "over all ranks"},        {"step", "121 ms", "p95 148 ms"},
+      {"exposed comm.", "6.1 %", "of the step"},      {"load imbalance", "1.03", "max over mean"}};
   Curve train{"train", {}, {}, true}, validation{"validation", {}, {}, false};
   Curve ndcg{"tautline", {}, {}, false};
   for (int step = 1; step <= 2000; ++step) {
@@ -151,6 +149,13 @@ TEST(Svg, NumbersAsPeopleWriteThem) {
   EXPECT_EQ(short_number(2'000'001), "2M");
   EXPECT_EQ(short_number(-1e-7), "-1.00e-07");
   EXPECT_EQ(short_number(NAN), "nan");
+  EXPECT_EQ(even_number(9.819, 124.2), "9.8");
+  EXPECT_EQ(even_number(5235.5, 5289), "5,236");
+  EXPECT_EQ(even_number(0.5, 4), "0.500");
+  EXPECT_EQ(even_number(250'000, 1'250'000), "0.250M");
+  EXPECT_EQ(grouped(2'000'001), "2,000,001");
+  EXPECT_EQ(grouped(-123), "-123");
+  EXPECT_EQ(grouped(1000), "1,000");
   EXPECT_EQ(coordinate(1.0 / 3), "0.33");
   EXPECT_EQ(coordinate(-0.0), "0");
   EXPECT_EQ(coordinate(100), "100");
@@ -202,9 +207,21 @@ TEST(Chart, LongCurvesKeepTheirPeaks) {
   EXPECT_EQ(visible_points({1, 2}, {1, 2}, 500).size(), 2u);
 }
 
-TEST(Chart, RunningMeanHasNoBiasAtItsStart) {
-  for (double mean : running_mean({3, 3, NAN, 3}, 10))
-    EXPECT_TRUE(std::isnan(mean) || std::abs(mean - 3) < 1e-12);
+TEST(Chart, RunningMeanNeitherLagsNorStumbles) {
+  const std::vector<double> line = running_mean({0, 1, 2, 3, 4, 5, 6}, 2);
+  EXPECT_THAT(line, ElementsAre(1, 1.5, 2, 3, 4, 4.5, 5));
+  const std::vector<double> gap = running_mean({3, NAN, 3}, 1);
+  EXPECT_TRUE(gap[0] == 3 && std::isnan(gap[1]) && gap[2] == 3);
+  EXPECT_TRUE(running_mean({}, 3).empty());
+}
+
+TEST(Bars, PhasesStandInTheOrderOfAStep) {
+  const StackedBars bars = phase_bars(
+      {{{"idle", 1}, {"forward", 4}, {"input", 2}, {"zeta", 3}}, {{"backward", 6}}}, 2000);
+  EXPECT_THAT(bars.parts, ElementsAre("input", "forward", "backward", "zeta", "idle"));
+  EXPECT_THAT(bars.values, ElementsAre(ElementsAre(1, 2, 0, 1.5, 0.5), ElementsAre(0, 0, 3, 0, 0)));
+  EXPECT_EQ(render_bars({}), "");
+  EXPECT_EQ(render_bars(phase_bars({}, 0)), "");
 }
 
 TEST_F(ReportTest, HoldsEverythingOnce) {

@@ -1,6 +1,7 @@
 // Horizontal bars by rank, each of stacked parts: time by phase, load in tokens, memory by table.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,5 +19,10 @@ struct StackedBars {
 
 /// Legend and <svg>; "" where empty. More than 32 bars are drawn thin, with every so-many-th named.
 std::string render_bars(const StackedBars& bars);
+
+/// Milliseconds of one step from seconds by phase over `steps` steps, [ranks]. Phases stand in the
+/// order of a step.
+StackedBars phase_bars(const std::vector<std::map<std::string, double>>& seconds_by_rank,
+                       double steps);
 
 }  // namespace tautline::diagnose

@@ -57,8 +57,7 @@ void add_to_range(const Curve& curve, Range& range) {
     const size_t cut = y.size() / 200;
     range.add(y[cut]);
     range.add(y[y.size() - 1 - cut]);
-    for (double value : running_mean(curve.y, static_cast<double>(curve.y.size()) / 40))
-      range.add(value);
+    for (double value : running_mean(curve.y, curve.y.size() / 100)) range.add(value);
     return;
   }
   for (double value : y) range.add(value);
@@ -87,7 +86,7 @@ std::string draw_curve(const Curve& curve, size_t number, const Plot& plot) {
   if (curve.noisy && curve.y.size() >= 50) {
     out += joined("<path class=\"raw\" style=\"stroke:", colour, "\" d=\"",
                   path_of(curve, curve.y, plot), "\"/>");
-    line = running_mean(curve.y, static_cast<double>(curve.y.size()) / 40);
+    line = running_mean(curve.y, curve.y.size() / 100);
   }
   out += joined("<path class=\"curve\" style=\"stroke:", colour, "\" d=\"",
                 path_of(curve, line, plot), "\"><title>", escaped(curve.name), "</title></path>");
@@ -173,15 +172,16 @@ double label_room(const Chart& chart) {
 
 }  // namespace
 
-std::vector<double> running_mean(const std::vector<double>& y, double points) {
-  const double keep = 1 - 1 / std::max(1.0, points);
+std::vector<double> running_mean(const std::vector<double>& y, size_t reach) {
+  std::vector<double> sums = {0}, counts = {0};
+  for (double value : y) {
+    sums.push_back(sums.back() + (std::isfinite(value) ? value : 0));
+    counts.push_back(counts.back() + (std::isfinite(value) ? 1 : 0));
+  }
   std::vector<double> out(y.size(), std::numeric_limits<double>::quiet_NaN());
-  double sum = 0, weight = 0;
   for (size_t i = 0; i < y.size(); ++i) {
-    if (!std::isfinite(y[i])) continue;
-    sum = sum * keep + y[i];
-    weight = weight * keep + 1;
-    out[i] = sum / weight;
+    const size_t begin = i - std::min(i, reach), end = std::min(y.size(), i + reach + 1);
+    if (std::isfinite(y[i])) out[i] = (sums[end] - sums[begin]) / (counts[end] - counts[begin]);
   }
   return out;
 }
@@ -215,11 +215,12 @@ std::string render_chart(const Chart& chart) {
   }
   if (x.empty() || y.empty()) return "";
   for (const Level& level : chart.levels) y.add(level.value);
-  if (chart.from_zero) y.add(0);
 
   Plot plot;
   plot.right = kWidth - label_room(chart);
-  plot.y = round_axis(y.low, y.high, 5);
+  const double air = (y.high - y.low) * 0.05;
+  const bool from_zero = chart.from_zero && y.low >= 0;
+  plot.y = tight_axis(from_zero ? 0 : y.low - air, y.high + air, 5);
   // A run that begins at step 1 begins at the left edge; so does one that goes on from step 5,000.
   plot.x = tight_axis(x.low > 0 && x.low < x.high * 0.1 ? 0 : x.low, x.high, 5);
   std::string out = joined("<svg class=\"chart\" viewBox=\"0 0 ", kWidth, " ", kHeight,
@@ -237,8 +238,7 @@ std::string render_chart(const Chart& chart) {
     const Curve& curve = chart.curves[c];
     out += draw_curve(curve, c, plot);
     const bool smooth = curve.noisy && curve.y.size() >= 50;
-    const double last = last_finite(
-        smooth ? running_mean(curve.y, static_cast<double>(curve.y.size()) / 40) : curve.y);
+    const double last = last_finite(smooth ? running_mean(curve.y, curve.y.size() / 100) : curve.y);
     if (!std::isfinite(last)) continue;
     const double at = plot.py(std::clamp(last, plot.y.first, plot.y.last));
     labels.push_back(

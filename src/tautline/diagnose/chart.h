@@ -34,7 +34,8 @@ std::string render_chart(const Chart& chart);
 std::vector<size_t> visible_points(const std::vector<double>& x, const std::vector<double>& y,
                                    size_t columns);
 
-/// Exponential running mean that forgets over about `points` points and starts without bias.
-std::vector<double> running_mean(const std::vector<double>& y, double points);
+/// Mean over the points from i - reach to i + reach that there are and are finite. Both sides, so
+/// that a falling curve's mean does not lag behind it.
+std::vector<double> running_mean(const std::vector<double>& y, size_t reach);
 
 }  // namespace tautline::diagnose

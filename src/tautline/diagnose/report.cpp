@@ -1,5 +1,6 @@
 #include "tautline/diagnose/report.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "tautline/base/error.h"
@@ -36,9 +37,9 @@ std::string head(const Report& report) {
   if (report.headlines.empty()) return out;
   out += "<ul class=\"tiles\">";
   for (const Headline& h : report.headlines)
-    out +=
-        joined("<li><span class=\"name\">", escaped(h.label), "</span><span class=\"figure\">",
-               escaped(h.value), "</span><span class=\"remark\">", escaped(h.note), "</span></li>");
+    out += joined("<li><span class=\"name\" title=\"", escaped(h.label), "\">", escaped(h.label),
+                  "</span><span class=\"figure\">", escaped(h.value),
+                  "</span><span class=\"remark\">", escaped(h.note), "</span></li>");
   return out + "</ul>\n";
 }
 
@@ -92,8 +93,9 @@ std::string ranks_of(const Placement& placement, int devices) {
                                ? joined("rank ", placement.first)
                                : joined("ranks ", placement.first, "\xE2\x80\x93", placement.last);
   if (devices > kRanksDrawn) return text;
-  std::string out =
-      joined("<span class=\"ranks\" role=\"img\" aria-label=\"", text, "\" title=\"", text, "\">");
+  const int columns = std::min(devices, kRanksDrawn / 2);
+  std::string out = joined("<span class=\"ranks\" style=\"grid-template-columns:repeat(", columns,
+                           ",9px)\" role=\"img\" aria-label=\"", text, "\" title=\"", text, "\">");
   for (int rank = 0; rank < devices; ++rank)
     out += rank >= placement.first && rank <= placement.last ? "<i class=\"on\"></i>" : "<i></i>";
   return out + "</span>";
@@ -111,15 +113,16 @@ std::string tables(const Report& report) {
     const Placement placement = placement_of(plan, report.plan.devices);
     out += joined("<tr><td>", escaped(name), "</td>");
     if (const auto size = report.tables.find(name); size != report.tables.end())
-      out += joined("<td class=\"number\">", short_number(static_cast<double>(size->second.rows)),
-                    " \xC3\x97 ", size->second.dim, "</td><td class=\"number\">",
+      out += joined("<td class=\"number\">", grouped(size->second.rows), " \xC3\x97 ",
+                    size->second.dim, "</td><td class=\"number\">",
                     rounded_quantity(size->second.weight_bytes, Unit::kBytes),
                     "</td><td class=\"number\">",
                     rounded_quantity(size->second.optimizer_bytes, Unit::kBytes), "</td>");
     else
       out += "<td></td><td></td><td></td>";
-    out += joined("<td>", placement.name, "</td><td>", ranks_of(placement, report.plan.devices),
-                  "</td><td class=\"because\">", escaped(plan.because), "</td></tr>");
+    out += joined("<td>", placement.name, "</td><td class=\"holders\">",
+                  ranks_of(placement, report.plan.devices), "</td><td class=\"because\">",
+                  escaped(plan.because), "</td></tr>");
   }
   return out + "</tbody></table></div>";
 }

@@ -18,7 +18,7 @@ inline constexpr const char* kReportStyle = R"css(
 --on0:#0e1114;--on1:#0e1114;--on2:#0e1114;--on3:#0e1114;--on4:#0e1114;--on5:#0e1114;--on6:#0e1114;--on7:#0e1114}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans","Helvetica Neue",Arial,sans-serif;
+font:15px/1.5 -apple-system,BlinkMacSystemFont,"Segoe UI",Roboto,"Noto Sans","Helvetica Neue","Liberation Sans",Arial,sans-serif;
 -webkit-text-size-adjust:100%}
 main{max-width:1160px;margin:0 auto;padding:36px 32px 56px}
 header{display:flex;flex-wrap:wrap;align-items:baseline;gap:6px 14px}
@@ -30,16 +30,19 @@ p{margin:0 0 12px}
 .facts span+span::before{content:"\00b7";margin:0 8px}
 .status{font-size:13px;font-weight:600;padding:2px 10px;border-radius:99px;background:var(--good-back);color:var(--good)}
 .status.bad{background:var(--bad-back);color:var(--bad)}
+.card+.note{margin-top:10px}
+.card .note{margin:12px 0 2px}
 .note{color:var(--muted);font-size:14px;max-width:80ch}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(158px,1fr));gap:12px;margin:26px 0 0;padding:0;list-style:none}
 .tiles li,.card{border:1px solid var(--line);border-radius:10px;background:var(--card)}
 .tiles li{padding:12px 16px 13px}
-.tiles .name{display:block;font-size:13px;color:var(--muted)}
+.tiles .name{display:block;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;font-size:13px;color:var(--muted)}
 .tiles .figure{display:block;font-size:24px;line-height:1.3;font-weight:600;letter-spacing:-.01em;font-variant-numeric:tabular-nums}
 .tiles .remark{display:block;font-size:13px;color:var(--muted)}
 .card{padding:16px 18px 14px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(480px,100%),1fr));gap:16px}
 svg{display:block;width:100%;height:auto;overflow:visible;font-size:12px}
+.bars{min-width:720px}
 svg text{fill:var(--ink);font-variant-numeric:tabular-nums}
 svg .tick,svg .label{fill:var(--muted)}
 .grid{stroke:var(--grid);stroke-width:1}
@@ -60,7 +63,8 @@ tbody tr:last-child td{border-bottom:0}
 .number{text-align:right;white-space:nowrap}
 .model td{font-weight:600}
 .because{color:var(--muted);min-width:24ch}
-.ranks{display:inline-flex;flex-wrap:wrap;gap:2px;vertical-align:-1px;max-width:150px}
+.holders{white-space:nowrap}
+.ranks{display:inline-grid;gap:2px;vertical-align:-1px}
 .ranks i{width:9px;height:9px;border-radius:2px;background:var(--idle)}
 .ranks i.on{background:var(--c0)}
 pre{margin:0;padding:14px 16px;border-radius:10px;background:var(--soft);border:1px solid var(--line);

@@ -124,6 +124,27 @@ std::string short_number(double value) {
   return without_trailing_zeros(with_decimals(value / scale.factor, digits)) + scale.suffix;
 }
 
+std::string grouped(int64_t value) {
+  std::string digits = std::to_string(value);
+  const size_t sign = value < 0 ? 1 : 0;
+  for (size_t at = digits.size(); at > sign + 3;) {
+    at -= 3;
+    digits.insert(at, ",");
+  }
+  return digits;
+}
+
+std::string even_number(double value, double greatest) {
+  const double size = std::abs(greatest);
+  if (!std::isfinite(value) || size < 1e-3) return short_number(value);
+  if (size >= 1e5) {
+    const Scale scale = scale_of(size);
+    return even_number(value / scale.factor, greatest / scale.factor) + scale.suffix;
+  }
+  const int decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(size))), 0, 4);
+  return decimals > 0 ? with_decimals(value, decimals) : grouped(std::llround(value));
+}
+
 std::string series_colour(size_t i) { return joined("var(--c", i % kSeriesColours, ")"); }
 std::string text_on_series(size_t i) { return joined("var(--on", i % kSeriesColours, ")"); }
 
