@@ -5,13 +5,15 @@
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <numeric>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "tautline/base/error.h"
 #include "tautline/train/checkpoint_reader.h"
 #include "tautline/train/checkpoint_writer.h"
+
 #include "train/scratch.h"
 
 namespace tautline::train {
