@@ -101,3 +101,22 @@ function(tautline_program name folder)
     add_dependencies(test_${folder} ${name}_program)  # those tests run the program
   endif()
 endfunction()
+
+# libtautline_ops.so: the operators for torch.ops.load_library, and the Python tests of them.
+function(tautline_operators target folder)
+  add_library(${target} SHARED $<TARGET_OBJECTS:tautline_${folder}>)
+  target_link_libraries(${target} PRIVATE tautline_${folder})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME tautline_${folder} LINKER_LANGUAGE CXX)
+  if(NOT TAUTLINE_TESTS)
+    return()
+  endif()
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/python/test_*.py)
+  cmake_path(SET environment NORMALIZE ${TAUTLINE_SITE}/../../..)
+  foreach(test ${tests})
+    get_filename_component(name ${test} NAME_WE)
+    add_test(NAME python.${name}
+             COMMAND ${environment}/bin/python -m pytest -q -p no:cacheprovider ${test})
+    set_tests_properties(python.${name} PROPERTIES TIMEOUT 600
+                         ENVIRONMENT "TAUTLINE_OPS=$<TARGET_FILE:${target}>;PYTHONDONTWRITEBYTECODE=1")
+  endforeach()
+endfunction()
