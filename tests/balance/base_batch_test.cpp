@@ -57,5 +57,19 @@ TEST(MergeBaseBatches, EvensOutTheSteps) {
   }
 }
 
+// Ranks that take consecutive runs of a step are even too.
+TEST(MergeBaseBatches, EvensOutConsecutiveRuns) {
+  Random random(5, RandomUse::kSynthetic);
+  std::vector<double> costs(64);
+  for (auto& c : costs) c = 100.0 + 10.0 * random.normal();
+  const auto order = merge_base_batches(costs, 1);
+  std::vector<double> runs(8, 0.0), as_read(8, 0.0);
+  for (size_t i = 0; i < 64; ++i) {
+    runs[i / 8] += costs[order[i]];
+    as_read[i / 8] += costs[i];
+  }
+  EXPECT_LT(max_over_mean(runs) - 1, (max_over_mean(as_read) - 1) / 10);
+}
+
 }  // namespace
 }  // namespace tautline::balance

@@ -23,6 +23,29 @@ std::vector<int64_t> by_falling_cost(std::span<const double> costs) {
   return order;
 }
 
+/// Heaviest beside lightest, then the heaviest of those pairs beside the lightest pair, and so on:
+/// every run of 2^k that starts at a multiple of 2^k is even.
+std::vector<int64_t> even_order(std::span<const double> costs, const std::vector<int64_t>& held) {
+  struct Run {
+    double cost;
+    std::vector<int64_t> members;
+  };
+  std::vector<Run> runs;
+  for (const int64_t b : held) runs.push_back({costs[b], {b}});
+  while (runs.size() > 1) {
+    std::stable_sort(runs.begin(), runs.end(),
+                     [](const Run& a, const Run& b) { return a.cost > b.cost; });
+    const size_t half = runs.size() / 2;
+    for (size_t i = 0; i < half; ++i) {
+      const Run& light = runs[runs.size() - 1 - i];
+      runs[i].cost += light.cost;
+      runs[i].members.insert(runs[i].members.end(), light.members.begin(), light.members.end());
+    }
+    runs.resize(runs.size() - half);
+  }
+  return runs.empty() ? std::vector<int64_t>{} : runs[0].members;
+}
+
 }  // namespace
 
 std::vector<int64_t> merge_base_batches(std::span<const double> costs, int64_t steps) {
@@ -62,7 +85,10 @@ std::vector<int64_t> merge_base_batches(std::span<const double> costs, int64_t s
 
   std::vector<int64_t> order;
   order.reserve(count);
-  for (const auto& step : held) order.insert(order.end(), step.begin(), step.end());
+  for (const auto& step : held) {
+    const auto even = even_order(costs, step);
+    order.insert(order.end(), even.begin(), even.end());
+  }
   return order;
 }
 

@@ -22,7 +22,8 @@ namespace tautline::balance {
 /// The base batches of each step: order[k * n + j] is the index of base batch j of step k. A
 /// permutation of 0..N-1. Heaviest and lightest are paired (the middle ones stay single when n is
 /// odd), and the pairs go, heaviest first, to the lightest step that still has room. Inside a step
-/// a heavy base batch stands beside its light partner, so that consecutive runs are even too.
+/// heavy ones stand beside light ones, pairs beside pairs and so on, so that ranks which take
+/// consecutive runs are even too.
 /// Needs N to be a multiple of K >= 1.
 std::vector<int64_t> merge_base_batches(std::span<const double> costs, int64_t steps);
 
