@@ -28,9 +28,9 @@ int data_build(const DataBuildOptions& options);
 
 /// tautline data synth OUT: a seeded synthetic log, as delimited text that `data build` reads.
 struct DataSynthOptions {
-  std::string out;  // .csv or .tsv
-  int64_t users = 20'000, items = 5'000;
-  double events_mean = 40;  // of a user; lengths are log-normal
+  std::string out;  // .csv or .tsv, with .gz or .zst if wished, or .parquet
+  int64_t users = 5'000, items = 2'000;
+  double events_mean = 25;  // of a user; lengths are log-normal
   uint64_t seed = 1;
   bool overwrite = false;
 };
