@@ -29,24 +29,27 @@
 #include <ATen/core/Tensor.h>
 
 #include "tautline/comm/communicator.h"
+#include "tautline/embedding/placement.h"
 #include "tautline/plan/plan.h"
 #include "tautline/workload/model.h"
 
 namespace tautline::embedding {
 
 /// A request under way: made by start_ids, used by the next three calls, then thrown away.
+/// n asked rows (ids times hash ways), u of them distinct, m asked of this rank by all ranks.
 struct Route {
-  int64_t n = 0;       // ids asked for, over hash ways: n * ways rows
-  at::Tensor inverse;  // [n] position of each asked row among `unique`; undefined: the identity
+  int64_t ids = 0;  // asked for by the caller
   at::Tensor
-      unique;  // [u] local row on its holder, grouped by holder; a longer buffer before `ready`
-  at::Tensor received;  // [m] local rows that this rank was asked for, in order of source rank
-  std::vector<int64_t> send_splits, receive_splits;  // [W], rows
-  bool ready = false;                                // splits known and ids under way
+      unique;  // [u] local row on its holder, by (holder, row); longer until the counts are known
+  at::Tensor inverse;   // [n] where among `unique` each asked row stands; undefined: the identity
+  at::Tensor received;  // [m] local rows that this rank was asked for, by source rank
+  std::vector<int64_t> send_splits, receive_splits;  // [W] rows
+  enum class Stage { kCounts, kIds } stage = Stage::kCounts;
 
-  // While it is not ready
-  at::Tensor counts, counts_received;  // [W + 2]: see sharded_table.cpp
-  comm::Work counts_work, ids_work;
+  // Exchanges under way
+  at::Tensor counts, counts_received, wrong_id;
+  at::Tensor rows_back, sums_received;  // [u, E'], [m, E']
+  comm::Work counts_work, ids_work, rows_work, gradients_work;
 };
 
 /// Each touched row of this rank once, ascending, with the sum of its gradients over all ranks.
@@ -87,9 +90,13 @@ class ShardedTable {
   void send_ids(Route& route);
   /// [m, E']: the rows that this rank was asked for.
   at::Tensor look_up(Route& route);
-  /// [n, E] for the ids of start_ids, in their order.
+  /// Optional: starts the exchange of the looked-up rows, so that several tables' overlap.
+  void send_rows(Route& route, const at::Tensor& rows);
+  /// [ids, E] for the ids of start_ids, in their order; `rows` as look_up gave them.
   at::Tensor return_rows(Route& route, const at::Tensor& rows);
-  /// gradients [n, E].
+  /// Optional: sums the gradients of each distinct row on this rank and starts their exchange.
+  void send_gradients(Route& route, const at::Tensor& gradients);
+  /// gradients [ids, E].
   Touched coalesce(Route& route, const at::Tensor& gradients);
   /// The optimiser's step; `rate` scales the learning rate (warm-up). Counts one step even where
   /// nothing was touched.
@@ -116,29 +123,28 @@ class ShardedTable {
   const std::string& name() const { return name_; }
   const TableConfig& config() const { return config_; }
   const TablePlan& plan() const { return plan_; }
-  int64_t rows() const { return rows_; }  // over all ranks and hash ways
-  int64_t rows_held() const { return weight_.size(0); }
+  int64_t rows() const { return rows_; }                 // over all ranks and hash ways
+  int64_t rows_held() const { return weight_.size(0); }  // on this rank
   int64_t dim() const { return config_.dim; }
   at::Tensor weight() const { return weight_; }  // [rows held, E / ways]
 
  private:
-  struct Placement {  // of row r: on rank r % modulus (or the owner), as local row r / modulus
-    int64_t modulus = 1;
-    int64_t first = 0;
-  };
-  at::Tensor asked_rows(const at::Tensor& ids) const;
+  at::Tensor asked_rows(const at::Tensor& ids, Route& route) const;
+  bool exchanges() const;  // rows may lie on another rank
   Touched sum_over_copies(const Touched& mine);
+  at::Tensor gather_class_gradient(const at::Tensor& gradient);
 
   std::string name_;
   TableConfig config_;
   TablePlan plan_;
   comm::Communicator communicator_;
   ShardedTableOptions options_;
-  int64_t rows_ = 0;   // with hash ways
-  int64_t width_ = 0;  // E / ways
+  Placement placement_;
+  int64_t rows_ = 0;   // over hash ways
+  int64_t width_ = 0;  // E' = E / ways
   int64_t steps_ = 0;
-  at::Tensor weight_;
-  at::Tensor state1_, state2_;  // adagrad_sum [local] or adam_m, adam_v [local, E']
+  at::Tensor weight_;           // [local, E']
+  at::Tensor state1_, state2_;  // adagrad_sum [local]; or adam_m, adam_v [local, E']
 };
 
 }  // namespace tautline::embedding
