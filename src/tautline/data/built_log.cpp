@@ -45,7 +45,7 @@ LogStatistics read_statistics(const Location& folder) {
                      folder.text, " OUT ...`");
   if (type == arrow::fs::FileType::NotFound)
     throw user_error("there is no log at ", folder.text,
-                     ": build one with `tautline data build` or `tautline data synth`");
+                     ": build one with `tautline data build LOG OUT`");
   const Location file = folder.child(kStatisticsFile);
   if (file_type(file) != arrow::fs::FileType::File)
     throw user_error(folder.text, " has no ", kStatisticsFile,
