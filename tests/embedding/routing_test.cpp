@@ -60,7 +60,9 @@ void expect_right(const Groups& groups, const at::Tensor& rows, const Placement&
     holder.insert(holder.end(), static_cast<size_t>(counts[rank]), static_cast<int64_t>(rank));
   }
   ASSERT_LE(u, rows.numel());
-  if (!deduplicate) EXPECT_EQ(u, rows.numel());
+  if (!deduplicate) {
+    EXPECT_EQ(u, rows.numel());
+  }
   std::vector<int> used(static_cast<size_t>(u), 0);
   for (size_t i = 0; i < asked.size(); ++i) {
     const size_t at = static_cast<size_t>(inverse[i]);
@@ -71,8 +73,12 @@ void expect_right(const Groups& groups, const at::Tensor& rows, const Placement&
   }
   for (size_t at = 0; at < used.size(); ++at) {
     EXPECT_GE(used[at], 1);
-    if (!deduplicate) EXPECT_EQ(used[at], 1);
-    if (deduplicate && at > 0 && holder[at] == holder[at - 1]) EXPECT_LT(local[at - 1], local[at]);
+    if (!deduplicate) {
+      EXPECT_EQ(used[at], 1);
+    }
+    if (deduplicate && at > 0 && holder[at] == holder[at - 1]) {
+      EXPECT_LT(local[at - 1], local[at]);
+    }
   }
 }
 

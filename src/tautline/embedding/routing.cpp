@@ -65,7 +65,7 @@ Groups group_by_holder_generic(const at::Tensor& rows, const Placement& placemen
   Groups groups{at::zeros({n}, options), at::empty({n}, options),
                 at::zeros({placement.world}, options)};
   if (n == 0) return groups;
-  const auto [keys, order] = keys_of(rows, placement).sort(/*stable=*/true, /*dim=*/0);
+  const auto [keys, order] = keys_of(rows, placement).sort(std::optional<bool>(true), 0, false);
   at::Tensor first = at::ones_like(keys);
   if (deduplicate)
     first.narrow(0, 1, n - 1).copy_(keys.narrow(0, 1, n - 1).ne(keys.narrow(0, 0, n - 1)));

@@ -57,8 +57,8 @@ std::vector<TableState> ShardedTable::state() const {
   std::vector<TableState> states;
   const auto add = [&](const char* kind, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    states.push_back({name_, kind, tensor.view({rows_held(), -1}), placement_.first(rank),
-                      placement_.stride(), rows_, !copy});
+    states.push_back({name_, kind, tensor.dim() == 1 ? tensor.unsqueeze(1) : tensor,
+                      placement_.first(rank), placement_.stride(), rows_, !copy});
   };
   const bool adam = config_.optimizer.kind == TableOptimizer::Kind::kAdam;
   add("weight", weight_);
