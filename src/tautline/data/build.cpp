@@ -202,6 +202,7 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   std::vector<Partition> partitions = spill->close();
   spill.reset();
   if (reading.events == 0) throw user_error(log.text, " holds no events");
+  folder.begin();
   partitions = split_large(std::move(partitions), options.partition_bytes, shape);
 
   FinalIds ids;

@@ -30,8 +30,16 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
     if (!written_by_build(name))
       throw user_error("the folder ", folder_.text, " holds ", name,
                        ", which no build wrote; --overwrite only replaces a built log");
-  if (!names.empty()) remove_log();
+  for (const std::string& name : names)  // of a build that was killed
+    if (name.rfind(".spill-", 0) == 0)
+      (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
   made_ = type == arrow::fs::FileType::NotFound;
+  check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
+}
+
+void LogFolder::begin() {
+  begun_ = true;
+  remove_log();
   check(folder_.filesystem->CreateDir(folder_.child("vocabulary").path, true), "cannot create ",
         folder_.text);
 }
@@ -39,7 +47,7 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
 LogFolder::~LogFolder() {
   if (finished_) return;
   try {
-    remove_log();
+    if (begun_) remove_log();
     if (made_) (void)folder_.filesystem->DeleteDir(folder_.path);
   } catch (const UserError&) {  // the error that brought us here is the one to tell
   }
@@ -54,7 +62,7 @@ void LogFolder::remove_log() {
             folder_.child(name).text);
   for (const std::string& name : names) {
     const Location place = folder_.child(name);
-    if (!written_by_build(name) || name.rfind("workload.yaml", 0) == 0) continue;
+    if (name != "vocabulary" && name.rfind("part-", 0) != 0) continue;
     const bool folder = file_type(place) == arrow::fs::FileType::Directory;
     check(folder ? folder_.filesystem->DeleteDir(place.path)
                  : folder_.filesystem->DeleteFile(place.path),

@@ -10,13 +10,16 @@ namespace tautline::data {
 
 class LogFolder {
  public:
-  /// Errors: the folder holds something and `overwrite` is off, or holds what no build wrote.
+  /// Looks, and makes the folder if it is not there. Errors: it holds something and `overwrite` is
+  /// off, or holds what no build wrote.
   LogFolder(const std::string& uri, bool overwrite);
-  /// Unless finish() was called, removes what was written.
+  /// After begin() and without finish(): removes what was written.
   ~LogFolder();
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
+  /// Removes the log that was there, only now that the new one has been read without an error.
+  void begin();
   Location shard(int64_t number) const;  // part-00000.parquet
   Location vocabulary(const std::string& column) const;
   const Location& location() const { return folder_; }
@@ -26,7 +29,7 @@ class LogFolder {
  private:
   void remove_log();
   Location folder_;
-  bool made_ = false, finished_ = false;
+  bool made_ = false, begun_ = false, finished_ = false;
 };
 
 }  // namespace tautline::data

@@ -1,0 +1,162 @@
+// Parquet logs: types of columns, row groups, errors.
+#include <cmath>
+#include <filesystem>
+#include <gmock/gmock.h>
+
+#include "data/built.h"
+
+namespace tautline::data {
+namespace {
+
+using namespace testing_build;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <class Builder, class T>
+std::shared_ptr<arrow::Array> array(Builder&& builder, const std::vector<T>& values) {
+  for (const T& value : values) EXPECT_TRUE(builder.Append(value).ok());
+  return builder.Finish().ValueOrDie();
+}
+
+std::shared_ptr<arrow::Array> texts(const std::vector<std::string>& values) {
+  return array(arrow::StringBuilder(), values);
+}
+std::shared_ptr<arrow::Array> longs(const std::vector<int64_t>& values) {
+  return array(arrow::Int64Builder(), values);
+}
+
+using Columns = std::vector<std::pair<std::string, std::shared_ptr<arrow::Array>>>;
+
+class ParquetLog : public testing::Test {
+ protected:
+  ParquetLog() {
+    options_.log = folder_ / "log.parquet";
+    options_.out = folder_ / "out";
+    options_.baselines = false;
+    options_.overwrite = true;
+  }
+  void write(const Columns& columns, int64_t rows_per_group = 2) {
+    arrow::FieldVector fields;
+    arrow::ArrayVector arrays;
+    for (const auto& [name, values] : columns) {
+      fields.push_back(arrow::field(name, values->type()));
+      arrays.push_back(values);
+    }
+    const auto table = arrow::Table::Make(arrow::schema(fields), arrays);
+    auto sink = arrow::io::FileOutputStream::Open(options_.log).ValueOrDie();
+    const auto keep_types = parquet::ArrowWriterProperties::Builder().store_schema()->build();
+    ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), sink,
+                                           rows_per_group, parquet::default_writer_properties(),
+                                           keep_types)
+                    .ok());
+    ASSERT_TRUE(sink->Close().ok());
+  }
+  TemporaryFolder folder_;
+  BuildOptions options_;
+};
+
+TEST_F(ParquetLog, TokensOfEveryKindOfColumn) {
+  const std::vector<std::string> users = {"b", "a", "b", "a", "b"};
+  const auto dictionary =
+      arrow::DictionaryArray::FromArrays(
+          array(arrow::Int8Builder(), std::vector<int8_t>{1, 0, 1, 0, 1}), texts({"a", "b"}))
+          .ValueOrDie();
+  const std::shared_ptr<arrow::Array> user_columns[] = {
+      texts(users), array(arrow::LargeStringBuilder(), users), dictionary};
+  const std::shared_ptr<arrow::Array> item_columns[] = {
+      longs({-5, 6, 7, 6, 300}),
+      array(arrow::Int16Builder(), std::vector<int16_t>{-5, 6, 7, 6, 300}),
+      texts({"-5", "6", "7", "6", "300"})};
+  for (const auto& user : user_columns)
+    for (const auto& item : item_columns) {
+      write({{"extra", longs({1, 2, 3, 4, 5})},
+             {"item", item},
+             {"time", longs({5, 4, 3, 2, 1})},
+             {"user", user}});
+      build_log(options_);
+      const Built built = read_built(options_.out);
+      SCOPED_TRACE(user->type()->ToString() + " " + item->type()->ToString());
+      EXPECT_THAT(built.users.at("b").item, ElementsAre("300", "7", "-5"));
+      EXPECT_THAT(built.users.at("a").item, ElementsAre("6", "6"));
+      EXPECT_THAT(built.vocabulary.at("item"), ElementsAre("6", "-5", "7", "300"));
+    }
+}
+
+TEST_F(ParquetLog, TimestampColumnsBringTheirUnit) {
+  for (const auto unit : {arrow::TimeUnit::SECOND, arrow::TimeUnit::MILLI, arrow::TimeUnit::NANO}) {
+    const int64_t scale = unit == arrow::TimeUnit::SECOND  ? 1
+                          : unit == arrow::TimeUnit::MILLI ? 1000
+                                                           : 1000000000;
+    arrow::TimestampBuilder builder(arrow::timestamp(unit, "UTC"), arrow::default_memory_pool());
+    const auto time = array(builder, std::vector<int64_t>{7 * scale, 3 * scale});
+    write({{"user", texts({"u", "u"})}, {"item", texts({"a", "b"})}, {"time", time}});
+    build_log(options_);
+    EXPECT_THAT(read_built(options_.out).users.at("u").time, ElementsAre(3, 7)) << unit;
+  }
+}
+
+TEST_F(ParquetLog, NumbersAndBooleansAsColumns) {
+  options_.dense = {"price", "flag"};
+  options_.categorical = {"kind"};
+  arrow::BooleanBuilder kinds;
+  EXPECT_TRUE(kinds.Append(true).ok());
+  EXPECT_TRUE(kinds.AppendNull().ok());
+  write({{"user", texts({"u", "u"})},
+         {"item", texts({"a", "b"})},
+         {"time", array(arrow::DoubleBuilder(), std::vector<double>{2.5, 1.5})},
+         {"price", array(arrow::DoubleBuilder(), std::vector<double>{0.5, -2})},
+         {"flag", array(arrow::BooleanBuilder(), std::vector<bool>{true, false})},
+         {"kind", kinds.Finish().ValueOrDie()}});
+  build_log(options_);
+  const History history = read_built(options_.out).users.at("u");
+  EXPECT_THAT(history.dense.at("price"), ElementsAre(-2, 0.5));
+  EXPECT_THAT(history.dense.at("flag"), ElementsAre(0, 1));
+  EXPECT_THAT(history.categorical.at("kind"), ElementsAre("", "true"));
+}
+
+TEST_F(ParquetLog, ErrorsNameRowGroupRowAndColumn) {
+  const auto users = texts({"u", "u", "u"}), items = texts({"a", "b", "c"});
+  const auto times = longs({1, 2, 3});
+  options_.user = "usr";
+  write({{"user", users}, {"item", items}, {"time", times}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("'usr'"), HasSubstr("'user'")));
+  options_.user = "user";
+  write({{"user", users}, {"item", items}, {"time", texts({"1", "2", "3"})}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("'time'"), HasSubstr("timestamps as text")));
+  write({{"user", array(arrow::DoubleBuilder(), std::vector<double>{1, 2, 3})},
+         {"item", items},
+         {"time", times}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("'user'"), HasSubstr("double")));
+  write({{"user", users}, {"item", texts({"a", "b", ""})}, {"time", times}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("row group 1, row 0"), HasSubstr("'item'")));
+  options_.labels = {"y"};
+  write({{"user", users},
+         {"item", items},
+         {"time", times},
+         {"y", array(arrow::FloatBuilder(), std::vector<float>{0, NAN, 1})}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("log.parquet, row group 0, row 1"),
+                                           HasSubstr("'y'"), HasSubstr("NaN")));
+  arrow::FloatBuilder nulls;
+  EXPECT_TRUE(nulls.AppendNulls(3).ok());
+  write({{"user", users}, {"item", items}, {"time", times}, {"y", nulls.Finish().ValueOrDie()}});
+  EXPECT_THAT(build_error(options_), AllOf(HasSubstr("row group 0, row 0"), HasSubstr("null")));
+}
+
+TEST_F(ParquetLog, CutShort) {
+  write({{"user", texts({"u", "u"})}, {"item", texts({"a", "b"})}, {"time", longs({1, 2})}});
+  const auto size = std::filesystem::file_size(options_.log);
+  for (const uintmax_t left : {size - 1, size / 2, uintmax_t{4}}) {
+    std::filesystem::resize_file(options_.log, left);
+    EXPECT_THAT(build_error(options_), HasSubstr("log.parquet is cut short or not Parquet"))
+        << left;
+  }
+}
+
+TEST_F(ParquetLog, NoRowsIsAnEmptyLog) {
+  write({{"user", texts({})}, {"item", texts({})}, {"time", longs({})}});
+  EXPECT_THAT(build_error(options_), HasSubstr("holds no events"));
+}
+
+}  // namespace
+}  // namespace tautline::data
