@@ -9,11 +9,11 @@
 namespace tautline::train {
 namespace {
 
-TimelineEvent event(int64_t step, const char* stream, const char* kind, double start, double end) {
+TimelineEvent event(int64_t step, std::string stream, std::string kind, double start, double end) {
   TimelineEvent e;
   e.step = step;
-  e.stream = stream;
-  e.kind = kind;
+  e.stream = std::move(stream);
+  e.kind = std::move(kind);
   e.start = start;
   e.end = end;
   return e;
