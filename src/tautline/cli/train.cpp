@@ -1,8 +1,8 @@
 // tautline train: reads the run, starts local ranks where asked, and runs this process's rank.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <unistd.h>
 
 #include "tautline/base/error.h"
@@ -14,6 +14,7 @@
 #include "tautline/train/exchange.h"
 #include "tautline/train/job.h"
 #include "tautline/train/run_fields.h"
+#include "tautline/train/run_files.h"
 #include "tautline/train/summary.h"
 #include "tautline/train/trainer.h"
 
@@ -24,17 +25,23 @@ comm::Launch detect(const TrainOptions& options) {
   return comm::detect_launch(options.launcher == "mpi" ? "openmpi" : options.launcher);
 }
 
-void save_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw user_error(path, " cannot be written");
+std::string joined_arguments(const std::vector<std::string>& arguments) {
+  std::string text;
+  for (const std::string& argument : arguments) text += (text.empty() ? "" : " ") + argument;
+  return text;
 }
 
-/// What the run is made of, beside its results.
-void save_configs(const train::Job& job) {
-  save_text(job.run_dir + "/plan.yaml", to_yaml(job.plan));
-  save_text(job.run_dir + "/run.yaml", to_yaml(job.run));
-  save_text(job.run_dir + "/model.yaml", to_yaml(job.model));
+/// Timeline and report, from all ranks.
+void leave_files(const train::Job& job, const train::Trainer& trainer,
+                 const train::RunResult& result, const TrainOptions& options,
+                 const comm::Mesh& mesh, const train::Exchange& exchange) {
+  train::write_timelines(job, trainer.recorder(), mesh.rank(), mesh.size(), exchange);
+  const auto phases = train::gather_phases(trainer.recorder(), exchange);
+  if (mesh.rank() != 0) return;
+  std::vector<double> tokens = result.rank_tokens;
+  for (double& t : tokens) t /= static_cast<double>(std::max<int64_t>(1, result.steps));
+  train::write_run_report(
+      {job, result, joined_arguments(options.arguments), phases, tokens, result.steps});
 }
 
 void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mesh& mesh,
@@ -49,10 +56,11 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
   if (mesh.rank() == 0) {
     std::printf("%s\n", printed(job.plan).c_str());
     std::fflush(stdout);
-    save_configs(job);
+    train::write_configs(job);
   }
   train::Trainer trainer(job, options.resume, mesh, side, device, log);
   const train::RunResult result = trainer.run();
+  leave_files(job, trainer, result, options, mesh, train::exchange_over(side));
   if (mesh.rank() == 0) {
     std::printf("%s", train::summary_table(job, result).c_str());
     if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());

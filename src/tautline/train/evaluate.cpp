@@ -1,6 +1,6 @@
 #include "tautline/train/evaluate.h"
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -9,54 +9,25 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "tautline/train/metrics.h"
 #include "tautline/train/ranking.h"
 
 namespace tautline::train {
 namespace {
 
 using Reduction = comm::Communicator::Reduction;
-constexpr double kCut = 10;
 
-/// Hits, gains and users of a group of users, as sums.
-struct RankingSums {
-  double hits = 0, gains = 0, users = 0;
-  void add(double rank) {
-    users += 1;
-    if (!(rank <= kCut)) return;
-    hits += 1;
-    gains += 1 / std::log2(rank + 1);
-  }
-};
-
-/// all | unseen | later, as docs/metrics.md names them.
-struct RankingGroups {
-  std::array<RankingSums, 3> groups;
-
-  void add(const TargetRanks& ranks, const data::EvaluationBatch& batch) {
-    for (int64_t u = 0; u < batch.samples(); ++u) {
-      groups[0].add(ranks.all[u]);
-      groups[1].add(ranks.unseen[u]);
-      if (batch.later[u]) groups[2].add(ranks.all[u]);
-    }
-  }
-  void sum_over_ranks(comm::Communicator communicator) {
-    at::Tensor sums = at::empty({9}, at::kDouble);
-    double* s = sums.mutable_data_ptr<double>();
-    for (const RankingSums& group : groups) {
-      *s++ = group.hits;
-      *s++ = group.gains;
-      *s++ = group.users;
-    }
-    sums = sums.to(communicator.device());
-    communicator.all_reduce(sums, Reduction::kSum, "evaluate.ranking").wait();
-    sums = sums.cpu();
-    const double* t = sums.const_data_ptr<double>();
-    for (RankingSums& group : groups) {
-      group = {t[0], t[1], t[2]};
-      t += 3;
-    }
-  }
-};
+/// Metrics as sums over all ranks.
+template <class Metrics>
+Metrics over_ranks(const Metrics& mine, comm::Communicator communicator) {
+  const std::vector<double> numbers = mine.sums();
+  at::Tensor sums = at::empty({static_cast<int64_t>(numbers.size())}, at::kDouble);
+  std::copy(numbers.begin(), numbers.end(), sums.mutable_data_ptr<double>());
+  sums = sums.to(communicator.device());
+  communicator.all_reduce(sums, Reduction::kSum, "evaluate.sums").wait();
+  sums = sums.cpu();
+  return Metrics::of({sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
+}
 
 models::Rows look_up(Network& network, const models::Inputs& inputs) {
   models::Rows rows;
@@ -76,16 +47,31 @@ int64_t most_users(int64_t mine, comm::Communicator communicator) {
   return most.item<int64_t>();
 }
 
-void report(const RankingGroups& sums, EvaluationResult& result) {
-  const char* suffix[] = {"", "_unseen", "_later"};
-  for (size_t g = 0; g < 3; ++g) {
-    const RankingSums& group = sums.groups[g];
-    const double users = group.users > 0 ? group.users : std::numeric_limits<double>::quiet_NaN();
-    result.values.emplace_back(std::string("hr_at_10") + suffix[g], group.hits / users);
-    result.values.emplace_back(std::string("ndcg_at_10") + suffix[g], group.gains / users);
+using BinaryHeads = std::map<std::string, BinaryMetrics>;
+
+void score_binary(const Network& network, const models::Inputs& inputs, const models::Rows& rows,
+                  const at::Tensor& hidden, BinaryHeads& heads) {
+  for (auto& [name, metrics] : heads) {
+    const HeadConfig& head = network.config.heads.at(name);
+    at::Tensor candidate;
+    if (!head.table.empty()) candidate = rows.at(head.table).index_select(0, inputs.target_row);
+    const auto host = [](const at::Tensor& x) { return x.to(at::kFloat).cpu().contiguous(); };
+    const at::Tensor logits = host(network.model.logits(name, hidden, candidate));
+    const at::Tensor labels = host(inputs.label.at(name));
+    const auto n = static_cast<size_t>(logits.numel());
+    metrics.add({logits.const_data_ptr<float>(), n}, {labels.const_data_ptr<float>(), n});
   }
-  result.users = static_cast<int64_t>(sums.groups[0].users);
-  result.later_users = static_cast<int64_t>(sums.groups[2].users);
+}
+
+void report(const RankingMetrics& ranking, EvaluationResult& result) {
+  const std::pair<const char*, const RankingSums*> groups[] = {
+      {"", &ranking.all}, {"_unseen", &ranking.unseen}, {"_later", &ranking.later}};
+  for (const auto& [suffix, sums] : groups) {
+    result.values.emplace_back(std::string("hr_at_10") + suffix, sums->hr());
+    result.values.emplace_back(std::string("ndcg_at_10") + suffix, sums->ndcg());
+  }
+  result.users = static_cast<int64_t>(ranking.all.users);
+  result.later_users = static_cast<int64_t>(ranking.later.users);
 }
 
 }  // namespace
@@ -110,7 +96,11 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
   const at::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
   const HeadConfig* head = models::next_item_head(network.config);
-  RankingGroups ranking;
+  RankingMetrics ranking;
+  BinaryHeads binary;
+  for (const auto& [name, config] : network.config.heads) {
+    if (config.loss == HeadConfig::Loss::kBinary) binary[name];
+  }
   data::EvaluationBatch batch;
   while (reader.next(batch)) {
     const models::Inputs inputs = network.inputs.evaluation(batch);
@@ -120,16 +110,24 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
       RankingOptions options;
       options.normalize = head->normalize;
       options.padded_users = most_users(batch.samples(), communicator);
-      ranking.add(rank_targets(network.model.output(hidden), batch,
-                               models::class_shard(*network.class_table(), network.classes),
-                               options, communicator),
-                  batch);
+      const TargetRanks ranks = rank_targets(
+          network.model.output(hidden), batch,
+          models::class_shard(*network.class_table(), network.classes), options, communicator);
+      for (int64_t u = 0; u < batch.samples(); ++u) {
+        ranking.add(ranks.all[u], ranks.unseen[u], batch.later[u] != 0);
+      }
     }
+    score_binary(network, inputs, rows, hidden, binary);
   }
   EvaluationResult result;
   if (head) {
-    ranking.sum_over_ranks(communicator);
-    report(ranking, result);
+    report(over_ranks(ranking, communicator), result);
+  }
+  for (const auto& [name, mine] : binary) {
+    const BinaryMetrics metrics = over_ranks(mine, communicator);
+    result.values.emplace_back(name + "_auc", metrics.auc());
+    result.values.emplace_back(name + "_normalized_entropy", metrics.normalized_entropy());
+    result.users = static_cast<int64_t>(metrics.examples());
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

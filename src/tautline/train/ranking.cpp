@@ -1,6 +1,7 @@
 #include "tautline/train/ranking.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -11,6 +12,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/ops.h"
+#include "tautline/train/metrics.h"
 
 namespace tautline::train {
 namespace {
@@ -91,8 +93,7 @@ at::Tensor target_scores(const Pass& pass, at::Tensor& kept) {
   return out;
 }
 
-/// [4, W P]: higher, equal among all classes here, then among the seen ones; targets included in the
-/// second.
+/// [4, W P]: higher and equal among all classes here (the target itself too), then among the seen ones.
 at::Tensor count(const Pass& pass, const at::Tensor& target, at::Tensor& kept) {
   at::Tensor counts = at::zeros({4, target.size(0)}, target.options().dtype(at::kLong));
   const at::Tensor column = target.unsqueeze(1);
@@ -146,11 +147,12 @@ TargetRanks rank_targets(const at::Tensor& users_in, const data::EvaluationBatch
   const int64_t* c = mine.const_data_ptr<int64_t>();
   TargetRanks ranks;
   for (int64_t u = 0; u < n; ++u) {
-    const auto higher = static_cast<double>(c[u]), equal = static_cast<double>(c[n + u] - 1);
-    const auto seen_higher = static_cast<double>(c[2 * n + u]);
-    const auto seen_equal = static_cast<double>(c[3 * n + u]);
-    ranks.all.push_back(1 + higher + equal / 2);
-    ranks.unseen.push_back(1 + higher - seen_higher + (equal - seen_equal) / 2);
+    // A target that does not equal itself is NaN: a broken model must not look like a perfect one.
+    const int64_t higher = c[u], equal = c[n + u] - 1;
+    const double nowhere = std::numeric_limits<double>::infinity();
+    ranks.all.push_back(equal < 0 ? nowhere : rank_of(higher, equal));
+    ranks.unseen.push_back(equal < 0 ? nowhere
+                                     : rank_of(higher - c[2 * n + u], equal - c[3 * n + u]));
   }
   return ranks;
 }

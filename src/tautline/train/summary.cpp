@@ -17,17 +17,6 @@ std::string fixed(double value, const char* format) {
   return text;
 }
 
-/// A counting model's value of a metric of ours, NaN where it has none.
-double baseline(const BaselineMetrics& m, const std::string& name) {
-  if (name == "hr_at_10") return m.hr_at_10;
-  if (name == "ndcg_at_10") return m.ndcg_at_10;
-  if (name == "hr_at_10_unseen") return m.hr_at_10_unseen;
-  if (name == "ndcg_at_10_unseen") return m.ndcg_at_10_unseen;
-  if (name == "hr_at_10_later") return m.hr_at_10_later;
-  if (name == "ndcg_at_10_later") return m.ndcg_at_10_later;
-  return std::nan("");
-}
-
 std::vector<std::string> shown_baselines(const Job& job) {
   std::vector<std::string> names;
   if (!job.run.evaluate.baselines) return names;
@@ -39,6 +28,16 @@ std::vector<std::string> shown_baselines(const Job& job) {
 
 }  // namespace
 
+double baseline_metric(const BaselineMetrics& m, const std::string& name) {
+  if (name == "hr_at_10") return m.hr_at_10;
+  if (name == "ndcg_at_10") return m.ndcg_at_10;
+  if (name == "hr_at_10_unseen") return m.hr_at_10_unseen;
+  if (name == "ndcg_at_10_unseen") return m.ndcg_at_10_unseen;
+  if (name == "hr_at_10_later") return m.hr_at_10_later;
+  if (name == "ndcg_at_10_later") return m.ndcg_at_10_later;
+  return std::nan("");
+}
+
 std::string summary_table(const Job& job, const RunResult& result) {
   std::string out;
   const auto baselines = shown_baselines(job);
@@ -49,7 +48,7 @@ std::string summary_table(const Job& job, const RunResult& result) {
     for (const auto& [name, value] : result.test->values) {
       std::vector<std::string> row = {name, fixed(value, "%.4f")};
       for (const std::string& b : baselines) {
-        row.push_back(fixed(baseline(job.log.baselines.at(b), name), "%.4f"));
+        row.push_back(fixed(baseline_metric(job.log.baselines.at(b), name), "%.4f"));
       }
       table.add(row);
     }
@@ -94,7 +93,8 @@ std::string summary_json(const Job& job, const RunResult& result) {
     const std::string key = std::string(name) + "_ndcg_at_10";
     for (const char* group : {"", "_unseen", "_later"}) {
       json[key + group] = nullptr;
-      if (known) json[key + group] = baseline(found->second, std::string("ndcg_at_10") + group);
+      if (known)
+        json[key + group] = baseline_metric(found->second, std::string("ndcg_at_10") + group);
     }
   }
   json["samples_per_s"] = result.rates.samples_per_s;

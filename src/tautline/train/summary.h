@@ -8,6 +8,9 @@
 
 namespace tautline::train {
 
+/// A counting model's value of a metric as EvaluationResult names it; NaN where it has none.
+double baseline_metric(const BaselineMetrics& metrics, const std::string& name);
+
 /// Metrics beside the counting models', throughput, and the run's folder.
 std::string summary_table(const Job& job, const RunResult& result);
 

@@ -48,21 +48,17 @@ constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
 
 /// Shares of the steps' time by kind of work on the compute stream.
 std::vector<std::pair<std::string, double>> phase_shares(const Recorder& recorder) {
-  std::map<std::string, double> seconds;
-  double all = 0;
-  for (const StepPhases& step : recorder.phases()) {
-    for (const auto& [key, value] : step.seconds) {
-      if (key.first == "compute" && key.second != "evaluation" && key.second != "checkpoint") {
-        seconds[key.second] += value;
-        all += value;
-      }
-    }
-  }
+  const std::map<PhaseKey, double> totals = recorder.totals();
   std::vector<std::pair<std::string, double>> shares;
+  double all = 0;
   for (const char* kind :
        {"input", "lookup", "all_to_all", "forward", "backward", "all_reduce", "optimizer"}) {
-    if (all > 0 && seconds.contains(kind)) shares.emplace_back(kind, seconds[kind] / all);
+    const auto found = totals.find({"compute", kind});
+    if (found == totals.end()) continue;
+    shares.emplace_back(kind, found->second);
+    all += found->second;
   }
+  for (auto& [kind, seconds] : shares) seconds /= all;
   return shares;
 }
 
@@ -98,6 +94,7 @@ Trainer::Trainer(const Job& job, bool resume, comm::Mesh& mesh, const comm::Comm
       writer_(storage_, {mesh.rank(), mesh.size(), job.run.checkpoint.keep}, exchange_),
       stop_(mesh.control()) {
   best_.metric = job.run.evaluate.stop_metric;
+  rank_tokens_.resize(static_cast<size_t>(mesh.size()));
   for (const auto& group : {world_, tables_group_, dense_group_}) record_collectives(group);
   if (mesh.rank() == 0) remove_leftovers(*storage_);
   if (resume) resume_latest();
@@ -177,6 +174,9 @@ void Trainer::train_one(const data::Batch& batch) {
   take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
   const double seconds = recorder_.now() - start;
   step_seconds_ += seconds;
+  for (size_t r = 0; r < batch.rank_tokens.size(); ++r) {
+    rank_tokens_[r] += static_cast<double>(batch.rank_tokens[r]);
+  }
   throughput_.add({seconds, static_cast<double>(batch.global_samples),
                    static_cast<double>(batch.global_tokens),
                    static_cast<double>(batch.global_targets), imbalance(batch)});
@@ -293,6 +293,8 @@ RunResult Trainer::result() const {
   if (world_.device().is_cuda()) {
     result.mfu = result.rates.flop_per_s / (mesh_.size() * kPeakFlopPerSecond);
   }
+  result.steps = cursor_.step - first_step_;
+  result.rank_tokens = rank_tokens_;
   result.phases = phase_shares(recorder_);
   if (step_seconds_ > 0) {
     result.exposed_communication = waited_ / step_seconds_;

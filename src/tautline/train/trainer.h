@@ -26,6 +26,7 @@ namespace tautline::train {
 /// What a run came to; the same on every rank.
 struct RunResult {
   data::Cursor cursor;       // of the next batch
+  int64_t steps = 0;         // of this process: without those before a resume
   double loss = 0;           // of the last step
   bool interrupted = false;  // by a signal, with a checkpoint
   bool stopped_early = false;
@@ -35,6 +36,7 @@ struct RunResult {
   double mfu = 0;                    // GPUs only
   double exposed_communication = 0;  // share of the step time in which a rank waited for others
   std::vector<std::pair<std::string, double>> phases;  // shares of rank 0's step time
+  std::vector<double> rank_tokens;                     // over `steps`, by rank
   double reader_waited = 0;  // share of the step time in which it waited for the reader
 };
 
@@ -83,6 +85,7 @@ class Trainer {
   bool stopped_early_ = false;
   double loss_ = 0;
   Throughput throughput_;
+  std::vector<double> rank_tokens_;  // so far, by rank
   std::atomic<int64_t> current_step_{0};
   std::atomic<double> waited_{0};
   double step_seconds_ = 0;
