@@ -4,7 +4,7 @@
 //            block sizes) between the same types, over the same ids
 //   update   sort of the ids (CUB) + gradients read once, in a row + read-modify-write of the distinct
 //            rows and their states (best of several block sizes), each alone
-// Usage: bench_embedding_gpu OUT.json COMMIT [ROWS]
+// Usage: bench_embedding_gpu OUT.json COMMIT [ROWS [ONLY]], ONLY as bfloat16/64
 #include <cstring>
 #include <string>
 
@@ -228,7 +228,7 @@ struct Bench {
   float* state;
   char *values, *workspace;  // outputs or gradients; of the update
   uint32_t* sink = allocate<uint32_t>(1);
-  std::string json;
+  std::string only, json;
 
   void line(const char* kernel, Element table_type, Element other, int64_t width, const Ids& ids,
             double seconds, double ceiling, double bytes, const std::string& parts) {
@@ -300,6 +300,8 @@ struct Bench {
 
   template <class T, int kColumns>
   void table_of(Element element, const Ids (&ids)[2]) {
+    if (!only.empty() && only != std::string(name_of(element)) + "/" + std::to_string(kColumns))
+      return;
     const size_t bytes = static_cast<size_t>(rows) * kColumns * sizeof(T);
     for (const Ids& i : ids) {
       fill<<<132 * 16, 512>>>(reinterpret_cast<uint32_t*>(table), bytes / 4, sizeof(T) == 2);
@@ -314,7 +316,7 @@ struct Bench {
   }
 };
 
-int run(const char* path, const char* commit, int64_t rows) {
+int run(const char* path, const char* commit, int64_t rows, const char* only) {
   cudaDeviceProp device;
   check(cudaGetDeviceProperties(&device, 0));
   int driver = 0, runtime = 0;
@@ -327,6 +329,7 @@ int run(const char* path, const char* commit, int64_t rows) {
               allocate<float>(static_cast<size_t>(rows)),
               allocate<char>(values),
               allocate<char>(update_workspace_bytes(kIds, 256, rows))};
+  bench.only = only;
   bench.copy = copy_rate(bench.table, bench.table + (size_t{4} << 30), size_t{4} << 30);
   std::printf("%s, driver %d, runtime %d, copy %.2f TB/s\n", device.name, driver, runtime,
               bench.copy * 1e-12);
@@ -360,8 +363,9 @@ int run(const char* path, const char* commit, int64_t rows) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: bench_embedding_gpu OUT.json COMMIT [ROWS]\n");
+    std::fprintf(stderr, "usage: bench_embedding_gpu OUT.json COMMIT [ROWS [ONLY]]\n");
     return 2;
   }
-  return tautline::bench::run(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 100'000'000);
+  return tautline::bench::run(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 100'000'000,
+                              argc > 4 ? argv[4] : "");
 }
