@@ -28,7 +28,9 @@ add_library(tautline_torch INTERFACE)
 add_library(tautline::torch ALIAS tautline_torch)
 target_include_directories(tautline_torch SYSTEM INTERFACE
   ${TAUTLINE_SITE}/torch/include ${TAUTLINE_SITE}/torch/include/torch/csrc/api/include)
-target_link_libraries(tautline_torch INTERFACE ${TORCH_LIB}/libtorch.so ${TORCH_LIB}/libtorch_cpu.so
+# libstdc++ first: libtorch.so exports parts of std::filesystem (an old static copy), whose remove_all calls a
+# null pointer; the loader takes the first library that has a symbol.
+target_link_libraries(tautline_torch INTERFACE stdc++ ${TORCH_LIB}/libtorch.so ${TORCH_LIB}/libtorch_cpu.so
                       ${TORCH_LIB}/libc10.so Threads::Threads)
 target_link_options(tautline_torch INTERFACE -Wl,-rpath,${TORCH_LIB} -Wl,--no-as-needed)
 target_compile_definitions(tautline_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)

@@ -44,10 +44,11 @@ TEST_P(Killed, IsNamedByLauncherAndSurvivors) {
   EXPECT_THAT(job.output, testing::ContainsRegex("tautline: rank " + rank +
                                                  " \\(pid [0-9]+\\) was killed by SIGKILL"));
   for (int survivor = 0; survivor < 3; ++survivor)
-    if (survivor != GetParam())
+    if (survivor != GetParam()) {
       EXPECT_THAT(job.output,
                   testing::ContainsRegex("rank " + std::to_string(survivor) + ": rank " + rank +
                                          " \\(pid [0-9]+ on [^)]+\\) died: its process is gone"));
+    }
 }
 
 TEST(Local, AUsersErrorOnOneRankIsTheJobs) {

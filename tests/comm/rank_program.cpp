@@ -47,7 +47,6 @@ void misbehave(const std::string& mode, const Mesh& mesh) {
 
 void steps(Mesh& mesh, double seconds) {
   StopAgreement agreement(mesh.group("stop"));
-  install_stop_signals();
   print("stepping");
   for (int step = 0; step * 0.05 < seconds; ++step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -76,6 +75,7 @@ void run(Mesh& mesh, const std::string& mode, double argument) {
 int rank_main(const std::string& mode, double argument) {
   const Launch launch = detect_launch();
   prepare_process(launch);
+  install_stop_signals();
   print("launch " + describe(launch));
   std::unique_ptr<Mesh> mesh;
   try {
