@@ -74,9 +74,9 @@ SpillWriter::SpillWriter(const std::string& prefix, int64_t count, RecordShape s
     : files_(static_cast<size_t>(count)),
       shape_(shape),
       level_(level),
-      // 16 MiB of buffers in all, but never so little that a write is not worth its call.
+      // 4 MiB of buffers in all, but never so little that a write is not worth its call.
       buffer_bytes_(
-          static_cast<size_t>(std::clamp<int64_t>((16 << 20) / count, 16 << 10, 1 << 20))) {
+          static_cast<size_t>(std::clamp<int64_t>((4 << 20) / count, 16 << 10, 256 << 10))) {
   for (size_t i = 0; i < files_.size(); ++i) {
     files_[i].partition.path = prefix + "-" + std::to_string(i);
     files_[i].partition.level = level;
@@ -91,6 +91,7 @@ SpillWriter::~SpillWriter() {
 void SpillWriter::add(const SpillRecord& record) {
   File& file = files_[partition_of(record.user, level_, files_.size())];
   std::string& out = file.buffer;
+  if (out.capacity() < buffer_bytes_) out.reserve(buffer_bytes_ + (buffer_bytes_ >> 3));
   put_varint(out, record.user.size());
   out.append(record.user);
   put_varint(
