@@ -29,15 +29,22 @@ inline std::string config_kind(const std::string& path) {
                    "log; say which with --kind");
 }
 
-/// Calls `visit` with a T{} of the file's kind.
+/// Calls `visit` with a default T of the file's kind. (A named object: `visit(T{})` in a template
+/// crashes gcc 12 where a member's default is a braced list.)
+template <class T, class Visit>
+auto with_default(Visit visit) {
+  const T value;
+  return visit(value);
+}
+
 template <class Visit>
 auto with_config_type(const std::string& kind, Visit visit) {
-  if (kind == "run") return visit(RunConfig{});
-  if (kind == "model") return visit(ModelConfig{});
-  if (kind == "cluster") return visit(Cluster{});
-  if (kind == "plan") return visit(Plan{});
+  if (kind == "run") return with_default<RunConfig>(visit);
+  if (kind == "model") return with_default<ModelConfig>(visit);
+  if (kind == "cluster") return with_default<Cluster>(visit);
+  if (kind == "plan") return with_default<Plan>(visit);
   TAUTLINE_INVARIANT(kind == "log", "kind " << kind);
-  return visit(LogStatistics{});
+  return with_default<LogStatistics>(visit);
 }
 
 }  // namespace tautline::cli
