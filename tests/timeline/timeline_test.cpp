@@ -108,6 +108,11 @@ TEST_F(TimelineTest, MergeShiftsAndMeasuresTheSpread) {
   EXPECT_NEAR(raw.header.clock_spread_seconds, 2 - 0.001, 1e-12);
   const Timeline merged = merge({{a, 0}, {b, 2}});
   EXPECT_NEAR(merged.header.clock_spread_seconds, 0.001, 1e-12);
+  std::vector<TimelinePart> parts = {{a, 0}, {b, 0}, {{}, 5}};
+  align_by_collectives(parts);
+  EXPECT_NEAR(parts[1].shift, 2 - 0.001, 1e-12);
+  EXPECT_EQ(parts[2].shift, 5);
+  EXPECT_NEAR(merge(parts).header.clock_spread_seconds, 0, 1e-12);
   EXPECT_EQ(merged.header.world, 2);
   EXPECT_EQ(merged.header.plan_digest, "p");
   for (size_t i = 1; i < merged.events.size(); ++i)

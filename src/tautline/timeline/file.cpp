@@ -127,6 +127,21 @@ double clock_spread(const Timeline& timeline) {
   return most - least;
 }
 
+void align_by_collectives(std::vector<TimelinePart>& parts) {
+  if (parts.empty()) return;
+  std::map<std::pair<std::string, int64_t>, double> ends;  // on the first part's clock
+  for (const TimelineEvent& event : parts[0].timeline.events)
+    if (event.sequence >= 0) ends[{event.group, event.sequence}] = event.end + parts[0].shift;
+  for (size_t p = 1; p < parts.size(); ++p) {
+    std::vector<double> differences;
+    for (const TimelineEvent& event : parts[p].timeline.events)
+      if (const auto found = ends.find({event.group, event.sequence});
+          event.sequence >= 0 && found != ends.end())
+        differences.push_back(found->second - event.end);
+    if (!differences.empty()) parts[p].shift = median(std::move(differences));
+  }
+}
+
 Timeline merge(std::vector<TimelinePart> parts) {
   Timeline out;
   for (TimelinePart& part : parts) {
