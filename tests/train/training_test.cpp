@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sstream>
@@ -49,8 +50,11 @@ class Training : public testing::Test {
   static void SetUpTestSuite() {
     folder_ = fs::temp_directory_path() / ("tautline-training-" + std::to_string(getpid()));
     fs::create_directories(folder_);
-    const Outcome made = program({"data", "synth", (folder_ / "log").string(), "--users", "400",
-                                  "--items", "150", "--events-mean", "12"});
+    const std::string text = (folder_ / "log.csv").string();
+    Outcome made = program({"data", "synth", text, "--users", "400", "--items", "150",
+                            "--events-mean", "12"});
+    ASSERT_EQ(made.status, 0) << made.err;
+    made = program({"data", "build", text, (folder_ / "log").string()});
     ASSERT_EQ(made.status, 0) << made.err;
   }
   static void TearDownTestSuite() { fs::remove_all(folder_); }

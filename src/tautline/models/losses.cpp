@@ -7,8 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -76,8 +76,11 @@ at::Tensor sharded_softmax(const LossContext& context, const HeadConfig& head, c
   lse = at::where(id.lt(0), std::numeric_limits<float>::infinity(), lse);
   auto [d_h_all, d_rows] =
       ops::softmax_gradient(h_all, rows.detach(), lse, local, head.temperature, scale);
-  at::Tensor d_h = at::empty({padded, h.size(1)}, d_h_all.options());
-  communicator.reduce_scatter(d_h, d_h_all, "softmax.gradient").wait();
+  // Each rank's parts go to it and are added there in order of rank: the same bits every time.
+  const std::vector<int64_t> splits(static_cast<size_t>(communicator.size()), padded);
+  at::Tensor parts_of_d_h = at::empty_like(d_h_all);
+  communicator.all_to_all_rows(parts_of_d_h, d_h_all, splits, splits, "softmax.gradient").wait();
+  const at::Tensor d_h = parts_of_d_h.view({communicator.size(), padded, h.size(1)}).sum(0);
   loss.roots.insert(loss.roots.end(), {h, rows});
   loss.gradients.insert(loss.gradients.end(), {d_h.narrow(0, 0, n).to(h.scalar_type()), d_rows});
   return loss_sum;

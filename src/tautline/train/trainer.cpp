@@ -167,8 +167,7 @@ data::Batch Trainer::next_batch() {
   return batch;
 }
 
-void Trainer::train_one(const data::Batch& batch) {
-  const double start = recorder_.now();
+void Trainer::train_one(const data::Batch& batch, double start) {
   current_step_ = batch.step;
   step_.run(batch);
   take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
@@ -308,8 +307,9 @@ RunResult Trainer::run() {
       {.title = "train", .total = expected_steps(job_.run, *reader_), .quiet = mesh_.rank() != 0});
   bool interrupted = false;
   while (!done() && !interrupted) {
+    const double start = recorder_.now();
     const data::Batch batch = next_batch();
-    train_one(batch);
+    train_one(batch, start);
     progress.update(cursor_.step, "loss " + std::to_string(loss_));
     const comm::Stop stop = stop_.next();
     if (stop == comm::Stop::kPeerGone)

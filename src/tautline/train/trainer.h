@@ -53,7 +53,7 @@ class Trainer {
   void resume_latest();
   bool done();
   data::Batch next_batch();
-  void train_one(const data::Batch& batch);
+  void train_one(const data::Batch& batch, double start);
   void take_reports(size_t ahead);
   bool evaluation_due(const data::Batch& batch);
   bool evaluate_validation();  // true: a new best
