@@ -196,7 +196,7 @@ TEST(Chart, LongCurvesKeepTheirPeaks) {
   std::vector<double> x, y;
   for (int i = 0; i < 100'000; ++i) {
     x.push_back(i);
-    y.push_back(i == 54'321 ? 100 : std::sin(i));
+    y.push_back(i == 54'321 ? 100 : i % 7 == 0 ? NAN : std::sin(i));
   }
   const std::vector<size_t> points = visible_points(x, y, 500);
   EXPECT_LE(points.size(), 1002u);
@@ -292,7 +292,7 @@ TEST_F(ReportTest, OpensInChromium) {
   if (std::system("command -v chromium >/dev/null") != 0) GTEST_SKIP() << "no chromium here";
   write_report(example(4), folder_ + "/report.html");
   const std::string command = "HOME='" + folder_ +
-                              "' timeout 60 chromium --headless --no-sandbox --disable-gpu "
+                              "' timeout 120 chromium --headless --no-sandbox --disable-gpu "
                               "--disable-dev-shm-usage --user-data-dir='" +
                               folder_ +
                               "/profile' --enable-logging=stderr "

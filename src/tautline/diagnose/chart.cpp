@@ -196,8 +196,9 @@ std::vector<size_t> visible_points(const std::vector<double>& x, const std::vect
     const size_t begin = x.size() * column / columns, end = x.size() * (column + 1) / columns;
     size_t least = begin, most = begin;
     for (size_t i = begin; i < end; ++i) {
-      if (!(y[i] >= y[least])) least = i;  // also a NaN: a gap stays a gap
-      if (y[i] > y[most]) most = i;
+      if (!std::isfinite(y[i])) continue;
+      if (!std::isfinite(y[least]) || y[i] < y[least]) least = i;
+      if (!std::isfinite(y[most]) || y[i] > y[most]) most = i;
     }
     if (std::min(least, most) != out.back()) out.push_back(std::min(least, most));
     if (least != most && std::max(least, most) != out.back()) out.push_back(std::max(least, most));

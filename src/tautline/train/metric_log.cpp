@@ -34,7 +34,9 @@ Json to_json(const MetricRecord& record) {
 
 std::optional<MetricRecord> from_line(const std::string& line) {
   const Json in = Json::parse(line, nullptr, false);
-  if (!in.is_object() || !in.contains("kind") || !in.contains("step")) return std::nullopt;
+  if (!in.is_object() || !in.contains("kind")) return std::nullopt;
+  for (const char* key : {"step", "epoch", "time"})
+    if (!in.contains(key) || !in[key].is_number()) return std::nullopt;
   MetricRecord record;
   for (const auto& [key, value] : in.items()) {
     if (key == "kind")
