@@ -76,7 +76,8 @@ void add_train(CLI::App& app, TrainOptions& o, Chosen& chosen) {
   verb->add_option("--run-dir", o.run_dir, "folder of the run");
   verb->add_flag("--json", o.json, "end standard output with one JSON object");
   verb->add_option("--launcher", o.launcher, "who started the ranks")
-      ->check(CLI::IsMember({"auto", "single", "local", "torchrun", "slurm", "mpi"}))
+      ->check(CLI::IsMember(
+          {"auto", "single", "local", "torchrun", "environment", "slurm", "openmpi", "pmi", "mpi"}))
       ->capture_default_str();
   add_sets(*verb, o.sets);
   verb->callback([&] { chosen = [&] { return train(o); }; });
@@ -148,15 +149,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   CLI::App* data = app.add_subcommand("data", "make logs ready for training");
   data->require_subcommand(1);
-#if __has_include("tautline/cli/data_build.cpp")
   add_data_build(*data, build, chosen);
-#endif
-#if __has_include("tautline/cli/data_synth.cpp")
   add_data_synth(*data, synth, chosen);
-#endif
-#if __has_include("tautline/cli/train.cpp")
   add_train(app, training, chosen);
-#endif
   add_plan(app, planning, chosen);
   add_config(app, show, diff, chosen);
   try {
