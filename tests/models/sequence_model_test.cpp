@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -90,7 +91,7 @@ void check_gradient(const ModelConfig& config, int64_t classes) {
   tiny.model.parameters().clear_gradients();
   torch::autograd::backward(loss.roots, loss.gradients);
 
-  const at::NoGradGuard no_grad;
+  const c10::AutoGradMode no_grad(false);
   std::vector<std::pair<at::Tensor, at::Tensor>> trained = {
       {tiny.model.parameters().values(), tiny.model.parameters().gradients().clone()}};
   for (auto& [name, table] : tiny.tables) {

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ops/add.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/cumsum.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "tautline/models/parameters.h"
 #include "tautline/ops/ops.h"
@@ -20,14 +17,17 @@ namespace {
 constexpr double kNormEps = 1e-5;  // torch's default for both norms' layers
 
 /// A pooled feature: at each token the sum or mean over the events of its sample so far, so that no
-/// token sees the future. rows [T, E], position [T].
-at::Tensor pool_so_far(const at::Tensor& rows, const at::Tensor& position,
+/// token sees the future. The mean is causal attention in which all scores are equal. rows [T, E].
+at::Tensor pool_so_far(const at::Tensor& rows, const Inputs& inputs,
                        FeatureConfig::Pooling pooling) {
-  const at::Tensor sums = at::constant_pad_nd(rows.cumsum(0), {0, 0, 1, 0});  // [T + 1, E]
-  const at::Tensor start = at::arange(rows.size(0), position.options()).sub(position);
-  const at::Tensor pooled = sums.narrow(0, 1, rows.size(0)).sub(at::embedding(sums, start));
-  if (pooling == FeatureConfig::Pooling::kSum) return pooled;
-  return pooled.div(position.add(1).unsqueeze(1));
+  const at::Tensor value = rows.unsqueeze(1);  // one head
+  const at::Tensor zero = at::zeros_like(value.detach());
+  const at::Tensor mean =
+      ops::jagged_attention(zero, zero, value, inputs.offsets, inputs.offsets, inputs.longest,
+                            inputs.longest, /*causal=*/true, /*scale=*/1)
+          .squeeze(1);
+  if (pooling == FeatureConfig::Pooling::kMean) return mean;
+  return mean.mul(inputs.position.add(1).unsqueeze(1).to(mean.scalar_type()));
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ at::Tensor SequenceModel::embed(const Inputs& inputs, const Rows& rows) const {
       part = part.narrow(0, inputs.feature_row.at(feature.name), inputs.tokens);
     }
     if (feature.kind == FeatureConfig::Kind::kPooled) {
-      part = pool_so_far(part, inputs.position, feature.pooling);
+      part = pool_so_far(cast(part), inputs, feature.pooling);
     }
     parts.push_back(part);
   }
