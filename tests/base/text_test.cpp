@@ -68,7 +68,7 @@ TEST(Logger, InfoIsFromRankZeroWarningsFromAll) {
     log.info("epoch ", 3);
     log.warning("slow");
   }
-  EXPECT_EQ(out.text(), "[rank 0] epoch 3\n[rank 0] warning: slow\n[rank 1] warning: slow\n");
+  EXPECT_EQ(out.text(), "epoch 3\n[rank 0] warning: slow\n[rank 1] warning: slow\n");
 }
 
 TEST(Logger, OneProcessNeedsNoRank) {

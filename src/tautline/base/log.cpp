@@ -9,7 +9,9 @@ bool Logger::shows(LogLevel level) const {
 
 void Logger::write(LogLevel level, const std::string& text) const {
   std::string line;
-  if (options_.world > 1) line += "[rank " + std::to_string(options_.rank) + "] ";
+  // Who speaks is told where it could be another: a line that only rank 0 says needs no name.
+  if (options_.world > 1 && (level >= LogLevel::kWarning || options_.ranks.size() > 1))
+    line += "[rank " + std::to_string(options_.rank) + "] ";
   if (level == LogLevel::kDebug) line += "debug: ";
   if (level == LogLevel::kWarning) line += "warning: ";
   if (level == LogLevel::kError) line += "error: ";

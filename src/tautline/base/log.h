@@ -3,7 +3,7 @@
 // global one.
 //
 //   Logger log({.rank = 2, .world = 4});
-//   log.info("epoch ", 3);            // rank 0 only, unless ranks says otherwise
+//   log.info("epoch ", 3);   // epoch 3 (from rank 0 only, unless `ranks` says otherwise)
 //   log.warning("codec ", name, " is off: ...");   // [rank 2] warning: codec ...
 #pragma once
 

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tautline/base/error.h"
+#include "tautline/base/nearest.h"
 #include "tautline/cli/verbs.h"
 
 namespace tautline::cli {
@@ -117,17 +118,34 @@ void add_plan(CLI::App& app, PlanOptions& o, Chosen& chosen) {
   verb->callback([&] { chosen = [&] { return plan(o); }; });
 }
 
-// The parser's complaint as our one sentence.
+/// Names that could stand where `word` does: options of this verb, or verbs below it.
+std::vector<std::string> names_like(const CLI::App& verb, const std::string& word) {
+  std::vector<std::string> names;
+  if (word.starts_with('-')) {
+    for (const CLI::Option* option : verb.get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  } else {
+    for (const CLI::App* below : verb.get_subcommands({})) names.push_back(below->get_name());
+  }
+  return names;
+}
+
+/// The parser's complaint as our one sentence.
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string verb = "tautline";
-  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+  const CLI::App* at = &app;
+  for (; !at->get_subcommands().empty(); verb += " " + at->get_name())
     at = at->get_subcommands().front();
-    verb += " " + at->get_name();
-  }
   std::string text = error.what();
   for (char& c : text)
     if (c == '\n') c = ' ';
   while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
+  for (const std::string& word : app.remaining(true)) {  // what it did not expect
+    const std::string near = nearest_name(word, names_like(*at, word));
+    text = "'" + word + "' is not " + (word.starts_with('-') ? "an option" : "expected") +
+           (near.empty() ? "" : "; did you mean '" + near + "'?");
+    break;
+  }
   std::fprintf(stderr, "tautline: %s; `%s --help` lists what is valid\n", text.c_str(),
                verb.c_str());
   return kExitUser;

@@ -43,10 +43,10 @@ int plan(const PlanOptions& options) {
   const LogStatistics log = data::read_log_statistics(all.run.data.log);
   const Workload work = describe(all.model, log, all.run.batch);
   const Plan made = planner::make_plan(all.run.plan, all.model, work, cluster, ranks);
+  if (!options.out.empty()) save(options.out, to_yaml(made));
   const std::string text =
       options.yaml ? to_yaml(made) : printed(work) + "\n" + tautline::printed(made);
   std::fwrite(text.data(), 1, text.size(), stdout);
-  if (!options.out.empty()) save(options.out, to_yaml(made));
   return kExitDone;
 }
 

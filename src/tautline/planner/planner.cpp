@@ -137,8 +137,11 @@ class Search {
     text += "; " + chosen + " adds " + seconds_text(seconds_.at(chosen)) + " to the busiest rank";
     for (const auto& [kind, seconds] : seconds_)
       if (kind != chosen) text += ", " + kind + " " + seconds_text(seconds);
+    std::map<std::string, std::vector<std::string>> kinds_by_reason;
     for (const auto& [kind, reason] : rejected_)
-      if (!seconds_.contains(kind)) text += "; not " + kind + ": " + reason;
+      if (!seconds_.contains(kind)) kinds_by_reason[reason].push_back(kind);
+    for (const auto& [reason, kinds] : kinds_by_reason)
+      text += "; not " + joined(kinds, " or ") + ": " + reason;
     return text;
   }
 
