@@ -151,8 +151,8 @@ TEST(Svg, NumbersAsPeopleWriteThem) {
   EXPECT_EQ(short_number(NAN), "nan");
   EXPECT_EQ(even_number(9.819, 124.2), "9.8");
   EXPECT_EQ(even_number(5235.5, 5289), "5,236");
-  EXPECT_EQ(even_number(0.5, 4), "0.500");
-  EXPECT_EQ(even_number(250'000, 1'250'000), "0.250M");
+  EXPECT_EQ(even_number(0.5, 4), "0.50");
+  EXPECT_EQ(even_number(250'000, 1'250'000), "0.25M");
   EXPECT_EQ(grouped(2'000'001), "2,000,001");
   EXPECT_EQ(grouped(-123), "-123");
   EXPECT_EQ(grouped(1000), "1,000");

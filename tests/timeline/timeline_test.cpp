@@ -195,6 +195,18 @@ TEST(Statistics, OfAStepByHand) {
   EXPECT_DOUBLE_EQ(s.idle_share, (0 / 7.0 + 4 / 8.0) / 2);
 }
 
+// The forward stands 2 s for a collective of its own: that is communication in the open.
+TEST(Statistics, AWaitInsideWorkIsNoWork) {
+  Timeline timeline;
+  timeline.events = {event(0, 0, "compute", "forward", 0, 6),
+                     event(0, 0, "compute", "all_gather", 1, 3),
+                     event(0, 0, "comm", "all_gather", 0.5, 3)};
+  const TimelineStatistics s = statistics(timeline);
+  EXPECT_EQ(s.ranks[0].compute_seconds, 4);
+  EXPECT_EQ(s.ranks[0].exposed_comm_seconds, 2);
+  EXPECT_EQ(s.ranks[0].idle_seconds, 0);
+}
+
 TEST(Statistics, StepsOfSomeRanksOnlyDoNotCount) {
   Timeline timeline;
   for (int64_t step = 0; step < 100; ++step)

@@ -120,7 +120,7 @@ std::string tables(const Report& report) {
                     rounded_quantity(size->second.optimizer_bytes, Unit::kBytes), "</td>");
     else
       out += "<td></td><td></td><td></td>";
-    out += joined("<td>", placement.name, "</td><td class=\"holders\">",
+    out += joined("<td class=\"holders\">", placement.name, "</td><td class=\"holders\">",
                   ranks_of(placement, report.plan.devices), "</td><td class=\"because\">",
                   escaped(plan.because), "</td></tr>");
   }

@@ -141,7 +141,7 @@ std::string even_number(double value, double greatest) {
     const Scale scale = scale_of(size);
     return even_number(value / scale.factor, greatest / scale.factor) + scale.suffix;
   }
-  const int decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(size))), 0, 4);
+  const int decimals = size >= 1000 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : size >= 0.1 ? 3 : 4;
   return decimals > 0 ? with_decimals(value, decimals) : grouped(std::llround(value));
 }
 

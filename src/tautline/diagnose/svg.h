@@ -42,8 +42,8 @@ Axis tight_axis(double low, double high, int count);
 /// A value with three or four significant digits: 5.213, 0.0502, 12.3k.
 std::string short_number(double value);
 
-/// Like short_number, but with the decimals that `greatest` deserves (four digits of it), so that
-/// numbers side by side have as many: 9.8 beside 124.2; 5,236 beside 5,289.
+/// Like short_number, but with the decimals that `greatest` deserves (three or four digits of it),
+/// so that numbers side by side have as many: 9.8 beside 124.2; 5,236 beside 5,289.
 std::string even_number(double value, double greatest);
 /// 2,000,001
 std::string grouped(int64_t value);

@@ -11,8 +11,16 @@ namespace {
 constexpr const char* kStep = "step";
 constexpr const char* kIdle = "idle";
 
+bool is_wait(const std::string& kind) {
+  for (const char* wait : {"all_to_all", "all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                           "barrier", "wait", "input"})
+    if (kind == wait) return true;
+  return false;
+}
+
 struct OfStep {
-  std::vector<Interval> marked, any, compute;
+  std::vector<Interval> marked, any, compute, waits;
+  double work() const { return length(without(united(compute), united(waits))); }
   Interval span() const {
     const std::vector<Interval>& from = marked.empty() ? any : marked;
     if (from.empty()) return {};
@@ -24,7 +32,7 @@ struct OfStep {
 
 struct OfRank {
   RankStatistics result;
-  std::vector<Interval> compute, comm, busy;
+  std::vector<Interval> compute, waits, comm, busy;
   std::map<int64_t, OfStep> steps;
 
   void add(const TimelineEvent& event) {
@@ -37,18 +45,23 @@ struct OfRank {
     result.kind_seconds[event.kind] += std::max(0.0, i.end - i.start);
     if (event.kind == kIdle || beside) return;
     busy.push_back(i);
-    if (event.stream == "compute") compute.push_back(i);
+    const bool wait = event.stream == "compute" && is_wait(event.kind);
+    const bool work = event.stream == "compute" && !wait;
+    if (work) compute.push_back(i);
+    if (wait) waits.push_back(i);
     if (event.stream == "comm") comm.push_back(i);
     if (event.step < 0) return;
     steps[event.step].any.push_back(i);
-    if (event.stream == "compute") steps[event.step].compute.push_back(i);
+    if (work) steps[event.step].compute.push_back(i);
+    if (wait) steps[event.step].waits.push_back(i);
   }
 
   void finish() {
     std::vector<Interval> spans;
     for (const auto& [step, of_step] : steps) spans.push_back(of_step.span());
     spans = united(std::move(spans));
-    const std::vector<Interval> all_compute = united(compute), all_comm = united(comm);
+    const std::vector<Interval> all_compute = without(united(compute), united(waits));
+    const std::vector<Interval> all_comm = united(comm);
     result.span_seconds = length(spans);
     result.compute_seconds = length(all_compute);
     result.comm_seconds = length(all_comm);
@@ -75,7 +88,7 @@ void compare_steps(const Ranks& ranks, TimelineStatistics& out) {
         break;
       }
       const Interval span = found->second.span();
-      const double load = length(united(found->second.compute));
+      const double load = found->second.work();
       longest = std::max(longest, span.end - span.start);
       most = std::max(most, load);
       sum += load;
