@@ -10,13 +10,13 @@ namespace tautline::ops {
 
 /// x_nv = h_n . items_v / temperature - log_q_v (-inf where column_id_v == row_id_n).
 struct SoftmaxProblem {
-  at::Tensor h, items;                  // [N, E], [V, E]
-  std::optional<at::Tensor> target;     // [N] class of the row, -1: not among these
-  std::optional<at::Tensor> log_q;      // [V] float32
-  std::optional<at::Tensor> column_id;  // [V]
-  std::optional<at::Tensor> row_id;     // [N]
-  std::optional<at::Tensor> extra;      // [N] float32: one more logit a row
-  std::optional<at::Tensor> lse;        // [N] float32: given from outside (all shards)
+  at::Tensor h, items;                                 // [N, E], [V, E]
+  std::optional<at::Tensor> target = std::nullopt;     // [N] class of the row, -1: not among these
+  std::optional<at::Tensor> log_q = std::nullopt;      // [V] float32
+  std::optional<at::Tensor> column_id = std::nullopt;  // [V]
+  std::optional<at::Tensor> row_id = std::nullopt;     // [N]
+  std::optional<at::Tensor> extra = std::nullopt;      // [N] float32: one more logit a row
+  std::optional<at::Tensor> lse = std::nullopt;  // [N] float32: given from outside (all shards)
   double temperature = 1.0;
   double weight = 1.0;   // of the loss in the gradients
   bool gradient = true;  // else statistics only
