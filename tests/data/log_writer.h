@@ -147,7 +147,9 @@ inline void write_part(const Log& log, int64_t begin, int64_t end, const std::st
           });
   const auto table = arrow::Table::Make(arrow::schema(fields), arrays);
   const auto out = arrow::io::FileOutputStream::Open(file).ValueOrDie();
-  must(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out, log.rows_per_group));
+  const auto properties = parquet::WriterProperties::Builder().enable_page_checksum()->build();
+  must(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out, log.rows_per_group,
+                                  properties));
   must(out->Close());
 }
 

@@ -68,11 +68,12 @@ std::unique_ptr<parquet::arrow::FileReader> open_parquet(
     const Location& folder, const arrow::fs::FileInfo& info, const std::string& text,
     std::shared_ptr<parquet::FileMetaData> metadata = nullptr) {
   auto file = unwrap(folder.filesystem->OpenInputFile(info), "cannot open ", text);
+  auto properties = parquet::default_reader_properties();
+  properties.set_page_checksum_verification(true);  // where the writer left checksums
   parquet::arrow::FileReaderBuilder builder;
   undamaged<bool>(
       [&]() -> arrow::Result<bool> {
-        ARROW_RETURN_NOT_OK(
-            builder.Open(file, parquet::default_reader_properties(), std::move(metadata)));
+        ARROW_RETURN_NOT_OK(builder.Open(file, properties, std::move(metadata)));
         return true;
       }(),
       text);
