@@ -28,6 +28,7 @@ Step::Step(Network& network, const StepOptions& options, comm::Communicator worl
       options_(options),
       world_(std::move(world)),
       recorder_(recorder),
+      clock_(recorder, world_.device()),
       gradients_(network.model.parameters(), std::move(dense), options.dense_gradient),
       optimizer_(network.model.parameters(), options.dense) {}
 
@@ -36,29 +37,29 @@ void Step::run(const data::Batch& batch) {
   const auto whole = recorder_.span(step, "host", "step");
   models::Inputs inputs;
   {
-    const auto span = recorder_.span(step, "compute", "input", "to_device");
+    const auto span = clock_.phase(step, "input", "to_device");
     inputs = network_.inputs.training(batch);
   }
   Routes routes;
   const models::Rows rows = look_up(inputs, routes, step);
   models::Loss loss;
   {
-    const auto span = recorder_.span(step, "compute", "forward");
+    const auto span = clock_.phase(step, "forward");
     const at::Tensor hidden = network_.model.hidden(inputs, rows, {true, step});
     loss = models::step_loss({network_.model, network_.class_table(), network_.classes, world_},
                              inputs, rows, hidden);
   }
   {
-    const auto span = recorder_.span(step, "compute", "backward");
+    const auto span = clock_.phase(step, "backward");
     gradients_.begin();
     torch::autograd::backward(loss.roots, loss.gradients);
   }
   update_tables(rows, loss, routes, step);
   {
-    const auto span = recorder_.span(step, "compute", "all_reduce", "dense_gradients");
+    const auto span = clock_.phase(step, "all_reduce", "dense_gradients");
     gradients_.finish();
   }
-  const auto span = recorder_.span(step, "compute", "optimizer", "dense");
+  const auto span = clock_.phase(step, "optimizer", "dense");
   optimizer_.step(step);
   start_report(batch, loss.value);
 }
@@ -67,18 +68,18 @@ void Step::run(const data::Batch& batch) {
 models::Rows Step::look_up(const models::Inputs& inputs, Routes& routes, int64_t step) {
   models::Rows rows;
   {
-    const auto span = recorder_.span(step, "compute", "all_to_all", "ids");
+    const auto span = clock_.phase(step, "all_to_all", "ids");
     for (const auto& [name, ids] : inputs.ids) {
       routes[name] = network_.tables.at(name)->start_ids(ids);
     }
     for (auto& [name, route] : routes) network_.tables.at(name)->send_ids(route);
   }
   for (auto& [name, route] : routes) {
-    const auto span = recorder_.span(step, "compute", "lookup", name);
+    const auto span = clock_.phase(step, "lookup", name);
     rows[name] = network_.tables.at(name)->look_up(route);
   }
   for (auto& [name, route] : routes) {
-    const auto span = recorder_.span(step, "compute", "all_to_all", name + ".rows");
+    const auto span = clock_.phase(step, "all_to_all", name + ".rows");
     at::Tensor values = network_.tables.at(name)->return_rows(route, rows[name]);
     rows[name] = values.detach().set_requires_grad(true);
   }
@@ -93,12 +94,12 @@ void Step::update_tables(const models::Rows& rows, const models::Loss& loss, Rou
     embedding::ShardedTable& table = *network_.tables.at(name);
     embedding::Touched touched;
     {
-      const auto span = recorder_.span(step, "compute", "all_to_all", name + ".gradients");
+      const auto span = clock_.phase(step, "all_to_all", name + ".gradients");
       const at::Tensor& values = rows.at(name);
       touched =
           table.coalesce(route, values.grad().defined() ? values.grad() : at::zeros_like(values));
     }
-    const auto span = recorder_.span(step, "compute", "optimizer", name);
+    const auto span = clock_.phase(step, "optimizer", name);
     if (loss.class_gradient.defined() && &table == network_.class_table()) {
       touched = table.add_dense_gradient(touched, loss.class_gradient);
     }

@@ -19,6 +19,7 @@
 #include "tautline/dense/adamw.h"
 #include "tautline/dense/bucketed_gradients.h"
 #include "tautline/train/network.h"
+#include "tautline/train/phase_clock.h"
 #include "tautline/train/recorder.h"
 
 namespace tautline::train {
@@ -51,6 +52,9 @@ class Step {
 
   dense::AdamW& optimizer() { return optimizer_; }
 
+  /// GPUs: waits for the device and records the phases so far.
+  void flush_phases() { clock_.flush(); }
+
  private:
   using Routes = std::map<std::string, embedding::Route>;
   struct Pending {
@@ -70,6 +74,7 @@ class Step {
   StepOptions options_;
   comm::Communicator world_;
   Recorder& recorder_;
+  PhaseClock clock_;
   dense::BucketedGradients gradients_;
   dense::AdamW optimizer_;
   std::deque<Pending> pending_;

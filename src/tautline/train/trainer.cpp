@@ -44,6 +44,7 @@ std::unique_ptr<data::Reader> open_checked(const Job& job, const comm::Mesh& mes
   return reader;
 }
 
+constexpr int64_t kFlushEvery = 100;           // steps; waits for the device
 constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
 
 /// Shares of the steps' time by kind of work on the compute stream.
@@ -171,6 +172,7 @@ void Trainer::train_one(const data::Batch& batch, double start) {
   current_step_ = batch.step;
   step_.run(batch);
   take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
+  if (world_.device().is_cuda() && batch.step % kFlushEvery == 0) flush_device_records();
   const double seconds = recorder_.now() - start;
   step_seconds_ += seconds;
   for (size_t r = 0; r < batch.rank_tokens.size(); ++r) {
@@ -179,6 +181,11 @@ void Trainer::train_one(const data::Batch& batch, double start) {
   throughput_.add({seconds, static_cast<double>(batch.global_samples),
                    static_cast<double>(batch.global_tokens),
                    static_cast<double>(batch.global_targets), imbalance(batch)});
+}
+
+void Trainer::flush_device_records() {
+  step_.flush_phases();
+  for (comm::Communicator group : {world_, tables_group_, dense_group_}) group.flush_records();
 }
 
 void Trainer::take_reports(size_t ahead) {
@@ -326,6 +333,7 @@ RunResult Trainer::run() {
     if (save_now || done()) save();
   }
   progress.finish();
+  if (world_.device().is_cuda()) flush_device_records();
   take_reports(0);
   save();
   writer_.wait();

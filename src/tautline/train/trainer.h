@@ -55,6 +55,7 @@ class Trainer {
   data::Batch next_batch();
   void train_one(const data::Batch& batch, double start);
   void take_reports(size_t ahead);
+  void flush_device_records();
   bool evaluation_due(const data::Batch& batch);
   bool evaluate_validation();  // true: a new best
   void save();
