@@ -1,6 +1,8 @@
 // Bad logs: one sentence with file, place, value and what would be right; and nothing left behind.
+#include <csignal>
 #include <filesystem>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include "tautline/data/reader.h"
 
@@ -126,6 +128,35 @@ TEST_F(BuildErrors, AFolderInUseIsKept) {
   EXPECT_THAT(build_error(options_), HasSubstr("thesis.tex"));
   EXPECT_EQ(read_log_statistics(options_.out), before);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/thesis.tex"));
+}
+
+TEST_F(BuildErrors, AnErrorWhileWritingLeavesNothing) {
+  write_file(options_.log, "user,item,time\nu,i,1\nu,i,2\n");
+  const auto fail_in_write = [](const BuildProgress& at) {
+    if (std::string(at.phase) == "write") throw UserError("the disk is gone");
+  };
+  EXPECT_THROW(build_log(options_, fail_in_write), UserError);
+  EXPECT_FALSE(std::filesystem::exists(options_.out));
+}
+
+TEST_F(BuildErrors, AFullScratchDisk) {
+  std::string text = "user,item,time\n";
+  for (int i = 0; i < 50'000; ++i)
+    text += "user" + std::to_string(i) + ",i," + std::to_string(i) + "\n";
+  write_file(options_.log, text);
+  options_.scratch = folder_ / "scratch";
+  // A limit on the size of files stands for a full disk: write() fails in the same way.
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight{300'000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &tight);
+  const std::string error = build_error(options_);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(error, AllOf(HasSubstr("cannot write the spill"), HasSubstr("--scratch")));
+  EXPECT_FALSE(std::filesystem::exists(options_.out));
+  EXPECT_TRUE(list_folder(open_filesystem(options_.scratch)).empty());
 }
 
 TEST_F(BuildErrors, WithoutItsLastFileALogIsUnfinished) {

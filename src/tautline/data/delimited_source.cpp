@@ -88,7 +88,7 @@ class DelimitedSource : public EventSource {
   void open_reader(size_t field_count, const std::vector<size_t>& positions) {
     auto read = arrow::csv::ReadOptions::Defaults();
     read.use_threads = false;
-    read.block_size = 256 << 10;  // Arrow reads some thirty blocks ahead
+    read.block_size = 128 << 10;  // Arrow reads some thirty blocks ahead
     read.skip_rows = columns_.header ? 1 : 0;
     auto convert = arrow::csv::ConvertOptions::Defaults();
     // Columns go by position: names could repeat.
