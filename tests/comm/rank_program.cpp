@@ -1,7 +1,7 @@
 // What the tests start through --ranks, torchrun, mpirun and srun: prints its Launch, adds up the ranks, and
 // then does what it was told to.
 //
-//   comm_rank_program [--ranks N] MODE [RANK] [SECONDS]
+//   comm_rank_program [--ranks N] [--cuda] MODE [RANK or SECONDS]
 //     sum              print "launch ..." and "sum ..." and end
 //     kill RANK        after the sum, RANK ends by SIGKILL while the others wait in a collective
 //     throw RANK       RANK throws a UserError
@@ -32,7 +32,8 @@ void print(const std::string& line) {
 }
 
 double sum_of(const Communicator& communicator, double value) {
-  at::Tensor sum = at::full({1}, value, at::kDouble);
+  at::Tensor sum =
+      at::full({1}, value, at::TensorOptions(at::kDouble).device(communicator.device()));
   Communicator(communicator).all_reduce(sum, Communicator::Reduction::kSum, "sum").wait();
   return sum.item<double>();
 }
@@ -46,7 +47,7 @@ void misbehave(const std::string& mode, const Mesh& mesh) {
 }
 
 void steps(Mesh& mesh, double seconds) {
-  StopAgreement agreement(mesh.group("stop"));
+  StopAgreement agreement(mesh.host_group("stop"));
   print("stepping");
   for (int step = 0; step * 0.05 < seconds; ++step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -69,17 +70,21 @@ void run(Mesh& mesh, const std::string& mode, double argument) {
   for (int i = 0; i < 2000; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     sum_of(mesh.world(), 1);
+    if (mesh.watch()) mesh.watch()->check();
   }
 }
 
-int rank_main(const std::string& mode, double argument) {
+int rank_main(const std::string& mode, double argument, bool cuda) {
   const Launch launch = detect_launch();
   prepare_process(launch);
   install_stop_signals();
   print("launch " + describe(launch));
   std::unique_ptr<Mesh> mesh;
   try {
-    mesh = Mesh::open(launch, {});
+    MeshOptions mesh_options;
+    if (cuda) mesh_options.device = at::Device(at::kCUDA, static_cast<int8_t>(launch.local_rank));
+    if (mode == "freeze") mesh_options.watch.silent_seconds = 4;  // a shorter test
+    mesh = Mesh::open(launch, mesh_options);
     run(*mesh, mode, argument);
     mesh->finish();
     return kExitDone;
@@ -104,11 +109,14 @@ int main(int count, char** arguments) {
     ranks = std::atoi(arguments[2]);
     at = 3;
   }
+  const bool cuda = at < count && std::strcmp(arguments[at], "--cuda") == 0;
+  at += cuda;
   const std::string mode = at < count ? arguments[at] : "sum";
   const double argument = at + 1 < count ? std::atof(arguments[at + 1]) : 0;
   if (ranks > 0 && detect_launch().launcher == "single") {
     LocalOptions options{.ranks = ranks, .arguments = {arguments, arguments + count}};
+    if (mode == "freeze") options.own_end = std::chrono::seconds(2);
     return run_local_ranks(options);
   }
-  return rank_main(mode, argument);
+  return rank_main(mode, argument, cuda);
 }
