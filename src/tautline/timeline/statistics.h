@@ -18,9 +18,9 @@ struct RankStatistics {
   int rank = 0;
   std::map<std::string, double> kind_seconds;  // sum of durations by kind (may overlap)
   double span_seconds = 0;                     // union of the rank's steps
-  double compute_seconds = 0;                  // union of compute events
+  double compute_seconds = 0;                  // union of compute events less the waits
   double comm_seconds = 0;                     // union of comm events
-  double exposed_comm_seconds = 0;             // comm while no compute ran
+  double exposed_comm_seconds = 0;             // comm while no compute ran, or stood waiting
   double idle_seconds = 0;                     // of the span: neither compute nor comm nor input
 };
 

@@ -58,6 +58,22 @@ FileEntry file_from(const json& in) {
   return file;
 }
 
+// A line a tensor: a manifest is read by people too.
+std::string files_text(const std::vector<FileEntry>& files) {
+  std::string text;
+  for (const FileEntry& file : files) {
+    Ordered head = file_json({file.name, file.bytes, file.digest, {}});
+    head.erase("tensors");
+    std::string line = head.dump();
+    line.pop_back();
+    text += (text.empty() ? "\n  " : ",\n  ") + line + ",\"tensors\":[";
+    for (size_t t = 0; t < file.tensors.size(); ++t)
+      text += (t == 0 ? "\n   " : ",\n   ") + tensor_json(file.tensors[t]).dump();
+    text += "]}";
+  }
+  return text;
+}
+
 Ordered metrics_json(const MetricsState& state) {
   return {{"metric", state.metric},
           {"best", state.best ? Ordered(*state.best) : Ordered(nullptr)},
@@ -95,8 +111,6 @@ std::string to_text(const FileEntry& entry) { return file_json(entry).dump(); }
 FileEntry file_entry_from_text(const std::string& text) { return file_from(json::parse(text)); }
 
 std::string to_text(const Manifest& manifest) {
-  Ordered files = Ordered::array();
-  for (const FileEntry& file : manifest.files) files.push_back(file_json(file));
   const Ordered out = {{"format", kFormatName},
                        {"version", manifest.format},
                        {"step", manifest.step},
@@ -110,10 +124,12 @@ std::string to_text(const Manifest& manifest) {
                        {"model_digest", manifest.model_digest},
                        {"metrics", metrics_json(manifest.metrics)},
                        {"extra", manifest.extra},
-                       {"plan", manifest.plan},
-                       {"files", std::move(files)},
-                       {"digest", kNoDigest}};
-  std::string text = out.dump(1) + "\n";
+                       {"plan", manifest.plan}};
+  std::string text = "{\n";
+  for (const auto& [key, value] : out.items())
+    text += " " + Ordered(key).dump() + ": " + value.dump() + ",\n";
+  text += " \"files\": [" + files_text(manifest.files) + "],\n";
+  text += " " + std::string(kDigestKey) + kNoDigest + "\"\n}\n";
   const std::string digest = digest_of(text);
   text.replace(text.rfind(kDigestKey) + kDigestKey.size(), digest.size(), digest);
   return text;
