@@ -72,7 +72,8 @@ void add_data_synth(CLI::App& data, DataSynthOptions& o, Chosen& chosen) {
 void add_train(CLI::App& app, TrainOptions& o, Chosen& chosen) {
   CLI::App* verb = app.add_subcommand("train", "train a model on a built log");
   verb->add_option("RUN", o.run_file, "the run's YAML")->required();
-  verb->add_option("--ranks", o.ranks, "start this many local ranks")->check(CLI::PositiveNumber);
+  verb->add_option("--ranks", o.ranks, "start this many local ranks")
+      ->check(CLI::Range(1, 1'000'000));
   verb->add_flag("--resume", o.resume, "go on from the last checkpoint in the run's folder");
   verb->add_option("--run-dir", o.run_dir, "folder of the run");
   verb->add_flag("--json", o.json, "end standard output with one JSON object");
@@ -111,7 +112,7 @@ void add_config(CLI::App& app, ConfigShowOptions& show, ConfigDiffOptions& diff,
 void add_plan(CLI::App& app, PlanOptions& o, Chosen& chosen) {
   CLI::App* verb = app.add_subcommand("plan", "print the Plan that training would use, and why");
   verb->add_option("RUN", o.run_file, "the run's YAML")->required();
-  verb->add_option("--ranks", o.ranks, "for this many ranks")->check(CLI::PositiveNumber);
+  verb->add_option("--ranks", o.ranks, "for this many ranks")->check(CLI::Range(1, 1'000'000));
   verb->add_option("--out", o.out, "save the Plan here");
   verb->add_flag("--yaml", o.yaml, "print YAML instead of the table");
   add_sets(*verb, o.sets);
@@ -146,8 +147,8 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
            (near.empty() ? "" : "; did you mean '" + near + "'?");
     break;
   }
-  std::fprintf(stderr, "tautline: %s; `%s --help` lists what is valid\n", text.c_str(),
-               verb.c_str());
+  std::fprintf(stderr, "tautline: %s%s `%s --help` lists what is valid\n", text.c_str(),
+               text.ends_with('?') ? "" : ";", verb.c_str());
   return kExitUser;
 }
 
