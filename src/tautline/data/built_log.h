@@ -27,6 +27,8 @@ class BuiltLog {
   /// that is missing, damaged or cut short, a column that is missing or of another type.
   BuiltLog(const std::string& log, EventColumns columns, int threads);
 
+  /// What messages call it: no credentials.
+  const std::string& text() const { return folder_.text; }
   const LogStatistics& statistics() const { return statistics_; }
   const LogShape& shape() const { return shape_; }
   /// Memory of all events decoded.

@@ -121,8 +121,8 @@ class LogReader : public Reader {
   void check_samples() const {
     for (const int32_t length : log_.shape().lengths)
       if (training_length(length, options_.holdout) >= 2) return;
-    throw user_error(options_.log, " has nothing to train on: none of its ",
-                     log_.statistics().users, " users has two training events",
+    throw user_error(log_.text(), " has nothing to train on: none of its ", log_.statistics().users,
+                     " users has two training events",
                      options_.holdout == Holdout::kLeaveLastOut
                          ? " (the last two of a user with three or more are held out)"
                          : "");
