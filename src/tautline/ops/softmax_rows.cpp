@@ -122,7 +122,9 @@ void softmax_rows_cpu(const SoftmaxProblem& problem, SoftmaxResult& result) {
 }
 
 void softmax_rows_cuda(const SoftmaxProblem& problem, SoftmaxResult& result) {
-  const at::Tensor h = readable(problem.h), items = readable(problem.items);
+  // The products run in h's type: rows of a table are FP32 beside bf16 activations.
+  const at::Tensor h = readable(problem.h);
+  const at::Tensor items = readable(problem.items).to(h.scalar_type());
   const int64_t rows = h.size(0), classes = items.size(0), chunk = chunk_rows(classes);
   at::Tensor d_items;
   if (problem.gradient) {
