@@ -55,15 +55,16 @@ struct Output {
   }
 };
 
-/// |got - want| <= ulp |want| + bound(i); the worst offender is named.
+/// |got - want| <= ulp |want| + bound(i), or half of float16's smallest step; the worst offender is named.
 template <class Bound>
 void expect_close(const std::vector<float>& got, const std::vector<float>& want, double ulp,
                   const Bound& bound, const std::string& name) {
   ASSERT_EQ(got.size(), want.size());
+  const bool half = ulp >= half_ulp(Element::kFloat16) && ulp < half_ulp(Element::kBFloat16);
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double allowed = ulp * std::fabs(want[i]) + bound(i) + 1e-30;
+    const double allowed = ulp * std::fabs(want[i]) + bound(i) + (half ? 0x1p-25 : 1e-30);
     const double error = std::fabs(double{got[i]} - want[i]);
     const double share = std::isfinite(error) ? error / allowed : got[i] == want[i] ? 0 : 1e9;
     if (share > worst) worst = share, at = i;

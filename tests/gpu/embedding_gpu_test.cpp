@@ -23,15 +23,15 @@ std::vector<RowCase> cases() {
   auto all = testing::row_cases();
   std::erase_if(all, [](const RowCase& c) { return c.table_rows > 100000; });
   // Runs of more than kSumStrands pieces, and neighbouring rows that all have long runs.
-  RowCase heavy{"heavy", 300, 64, testing::zipf_rows(200000, 300, 12)};
+  RowCase heavy{"heavy", 300, 64, testing::zipf_rows(40000, 300, 12)};
   for (size_t n = 0; n < heavy.rows.size(); n += 3) heavy.rows[n] = 299;
   for (const int64_t width : {16, 100, 128, 256, 512}) {
     heavy.width = width;
     all.push_back(heavy);
   }
-  RowCase sparse{"sparse", 100000, 128, {}};
+  RowCase sparse{"sparse", 40000, 128, {}};
   Random random(5, RandomUse::kSynthetic);
-  for (int n = 0; n < 70000; ++n) sparse.rows.push_back(static_cast<int64_t>(random.below(100000)));
+  for (int n = 0; n < 30000; ++n) sparse.rows.push_back(static_cast<int64_t>(random.below(40000)));
   all.push_back(sparse);
   return all;
 }

@@ -10,7 +10,10 @@ namespace {
 constexpr int kThreads = 256;
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
-__device__ __forceinline__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.707106781f); }
+// By erff, not erfcf, which costs twice as much: x Phi(x) is as good in absolute terms.
+__device__ __forceinline__ float normal_cdf(float x) {
+  return fmaf(0.5f, erff(x * 0.707106781f), 0.5f);
+}
 __device__ __forceinline__ float normal_density(float x) {
   return 0.398942280f * __expf(-0.5f * x * x);
 }

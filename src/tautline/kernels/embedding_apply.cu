@@ -26,7 +26,8 @@ __device__ bool is_row(int64_t u, int64_t count, const int64_t* distinct) {
 template <int G, int C, class Table>
 __global__ void __launch_bounds__(kThreads)
     apply_sums(const int64_t* rows, const float* __restrict__ sums, int64_t count,
-               const int64_t* distinct, int64_t table_rows, int width, ApplySum<Table, C> apply) {
+               const int64_t* distinct, int64_t table_rows, int width,
+               ApplySum<Table, C, 4> apply) {
   const RowLayout<G, C> layout(width);
   const int64_t u = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
   const bool active = is_row(u, count, distinct);
@@ -38,14 +39,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = 0; c < C; ++c)
     sum[c] = active && layout.holds(c)
                  ? load_quad<Reuse::kOnce>(sums + u * width + layout.column(c))
-                 : zero_quad();
+                 : zero_pack();
   apply.finish(layout, 0, static_cast<uint32_t>(row), active, sum, held);
 }
 
 template <int G, int C, class Table>
 __global__ void __launch_bounds__(kThreads)
     apply_adam(const int64_t* rows, const float* __restrict__ sums, int64_t count,
-               const int64_t* distinct, int64_t table_rows, int width, ApplySum<Table, C> apply,
+               const int64_t* distinct, int64_t table_rows, int width, ApplySum<Table, C, 4> apply,
                Adam adam) {
   const RowLayout<G, C> layout(width);
   const int64_t u = int64_t{blockIdx.x} * (kThreads / G) + threadIdx.x / G;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Table>
 __global__ void apply_any(const int64_t* rows, const float* sums, int64_t count,
                           const int64_t* distinct, int64_t table_rows, int64_t width,
-                          ApplySum<Table, 1> apply, Adam adam) {
+                          ApplySum<Table, 1, 4> apply, Adam adam) {
   const int64_t u = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (!is_row(u, count, distinct)) return;
   const int64_t row = rows[u];
@@ -107,22 +108,22 @@ void apply_rows_cuda(const RowUpdate& p, const int64_t* rows, const float* sums,
   if (count == 0 || p.width == 0) return;
   const cudaStream_t stream = stream_of(p.stream);
   const Adam adam = adam_of(p);
-  const bool fits = p.width <= kLayoutColumns && quads_fit(p.table, p.table_type, p.width) &&
-                    quads_fit(sums, Element::kFloat32, p.width) && p.table_rows < 0xffffffff &&
-                    quads_fit(p.moment1, Element::kFloat32, p.width) &&
-                    quads_fit(p.moment2, Element::kFloat32, p.width);
+  const bool fits = p.width <= kLayoutColumns && packs_fit(p.table, p.table_type, p.width) &&
+                    packs_fit(sums, Element::kFloat32, p.width) && p.table_rows < 0xffffffff &&
+                    packs_fit(p.moment1, Element::kFloat32, p.width) &&
+                    packs_fit(p.moment2, Element::kFloat32, p.width);
   with_element(p.table_type, [&](auto zero) {
     using Table = decltype(zero);
     if (!fits) {
       constexpr int64_t kWarps = kThreads / kWarp;
       apply_any<<<static_cast<unsigned>(divide_up(count, kWarps)), kThreads, 0, stream>>>(
-          rows, sums, count, distinct, p.table_rows, p.width, apply_of<Table, 1>(p), adam);
+          rows, sums, count, distinct, p.table_rows, p.width, apply_of<Table, 1, 4>(p), adam);
       return;
     }
     with_layout(p.width, [&](auto layout) {
       constexpr int G = decltype(layout)::kLanes, C = decltype(layout)::kChunks;
       const auto blocks = static_cast<unsigned>(divide_up(count, int64_t{kThreads / G}));
-      const auto apply = apply_of<Table, C>(p);
+      const auto apply = apply_of<Table, C, 4>(p);
       if (adam.moment1 != nullptr)
         apply_adam<G, C><<<blocks, kThreads, 0, stream>>>(rows, sums, count, distinct, p.table_rows,
                                                           static_cast<int>(p.width), apply, adam);

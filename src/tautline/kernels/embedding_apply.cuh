@@ -6,8 +6,8 @@
 
 namespace tautline::kernels {
 
-template <class Table, int C>
-ApplySum<Table, C> apply_of(const RowUpdate& p) {
+template <class Table, int C, int V>
+ApplySum<Table, C, V> apply_of(const RowUpdate& p) {
   return {static_cast<Table*>(p.table),
           p.kind == RowUpdate::Kind::kRowwiseAdagrad ? p.state : nullptr,
           1.0f - p.lr * p.decay,
@@ -19,7 +19,7 @@ ApplySum<Table, C> apply_of(const RowUpdate& p) {
 /// Row-wise Adagrad for any width, by a warp: reads sum(c) for its columns, moves the state, returns the
 /// rate. Without a state: the learning rate.
 template <class Table, class Sum>
-__device__ float any_rate(const ApplySum<Table, 1>& apply, int64_t row, int64_t width,
+__device__ float any_rate(const ApplySum<Table, 1, 4>& apply, int64_t row, int64_t width,
                           const Sum& sum) {
   if (apply.state == nullptr) return apply.lr;
   float squares = 0;
@@ -30,7 +30,7 @@ __device__ float any_rate(const ApplySum<Table, 1>& apply, int64_t row, int64_t 
   const float next = apply.state[row] + group_sum<kWarp>(squares) / static_cast<float>(width);
   __syncwarp();
   if (threadIdx.x % kWarp == 0) apply.state[row] = next;
-  return apply.lr / (sqrtf(next) + apply.eps);
+  return adagrad_rate(apply.lr, next, apply.eps);
 }
 
 }  // namespace tautline::kernels

@@ -28,8 +28,8 @@ void coalesce_cuda(const RowGradients& g, int64_t* rows, float* sums, int64_t* d
     check_cuda(cudaMemsetAsync(distinct, 0, sizeof(int64_t), stream), "clearing a count");
     return;
   }
-  const bool fits = g.width <= kLayoutColumns && quads_fit(g.gradients, g.type, g.width) &&
-                    quads_fit(sums, Element::kFloat32, g.width);
+  const bool fits = g.width <= kLayoutColumns && packs_fit(g.gradients, g.type, g.width) &&
+                    packs_fit(sums, Element::kFloat32, g.width);
   const DeviceRuns runs = make_runs(g, workspace, fits);
   write_count<<<1, 1, 0, stream>>>(runs.counts, distinct);
   with_element(g.type, [&](auto zero) {
@@ -37,7 +37,8 @@ void coalesce_cuda(const RowGradients& g, int64_t* rows, float* sums, int64_t* d
     if (fits)
       return with_layout(g.width, [&](auto layout) {
         using L = decltype(layout);
-        launch_runs<Gradient, L::kLanes, L::kChunks>(runs, g, StoreSums<L::kChunks>{rows, sums});
+        launch_runs<Gradient, L::kLanes, L::kChunks, 4>(runs, g,
+                                                        StoreSums<L::kChunks, 4>{rows, sums});
       });
     constexpr int64_t kWarps = kUpdateThreads / kWarp;
     coalesce_any<<<static_cast<unsigned>(divide_up(g.count, kWarps)), kUpdateThreads, 0, stream>>>(

@@ -69,16 +69,16 @@ __global__ void __launch_bounds__(kThreads)
   const long long mine = load_id(rows, count, first + threadIdx.x % kWarp, table_rows);
 #pragma unroll 1
   for (int k = 0; k < kWarp; k += kGroups * kFlight) {
-    Raw<From> raw[kFlight][C];
+    Raw<From, 4> raw[kFlight][C];
     long long id[kFlight];
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
       id[f] = __shfl_sync(0xffffffffu, mine, k + f * kGroups + layout.group);
 #pragma unroll
       for (int c = 0; c < C; ++c) {
-        raw[f][c] = zero_raw<From>();
+        raw[f][c] = zero_raw<From, 4>();
         if (id[f] >= 0 && layout.holds(c))
-          raw[f][c] = load_raw(table + id[f] * width + layout.column(c));
+          raw[f][c] = load_raw<4>(table + id[f] * width + layout.column(c));
       }
     }
 #pragma unroll
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
         if (id[f] >= -1 && layout.holds(c))
           store_quad<Reuse::kOnce>(
               out + (first + k + f * kGroups + layout.group) * width + layout.column(c),
-              quad_of<From>(raw[f][c]));
+              pack_of(raw[f][c]));
   }
 }
 
@@ -116,21 +116,22 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin = offsets[b], end = offsets[b + 1];
   Quad sum[C];
 #pragma unroll
-  for (int c = 0; c < C; ++c) sum[c] = zero_quad();
+  for (int c = 0; c < C; ++c) sum[c] = zero_pack();
   for (int64_t n = begin; n < end; n += kFlight) {
-    Raw<From> value[kFlight][C];
+    Raw<From, 4> value[kFlight][C];
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
       const long long id = load_id(rows, end, n + f, table_rows);
 #pragma unroll
       for (int c = 0; c < C; ++c)
-        value[f][c] = id >= 0 && layout.holds(c) ? load_raw(table + id * width + layout.column(c))
-                                                 : zero_raw<From>();
+        value[f][c] = id >= 0 && layout.holds(c)
+                          ? load_raw<4>(table + id * width + layout.column(c))
+                          : zero_raw<From, 4>();
     }
 #pragma unroll
     for (int f = 0; f < kFlight; ++f)
 #pragma unroll
-      for (int c = 0; c < C; ++c) add(sum[c], quad_of<From>(value[f][c]));
+      for (int c = 0; c < C; ++c) add(sum[c], pack_of(value[f][c]));
   }
   const float factor = mean && end > begin ? 1.0f / static_cast<float>(end - begin) : 1.0f;
 #pragma unroll
@@ -210,8 +211,8 @@ bool launch_copy(const Lookup& p) {
 }
 
 bool fits_layout(const Lookup& p) {
-  return p.width <= kLayoutColumns && quads_fit(p.table, p.table_type, p.width) &&
-         quads_fit(p.out, p.out_type, p.width);
+  return p.width <= kLayoutColumns && packs_fit(p.table, p.table_type, p.width) &&
+         packs_fit(p.out, p.out_type, p.width);
 }
 
 template <class From, class To>

@@ -11,159 +11,174 @@ namespace tautline::kernels {
 
 constexpr int kUpdateThreads = 256;
 
+/// lr / (sqrt(state) + eps) to 3 units in the last place: the exact forms took a tenth of the kernel's
+/// instructions, and instructions bound narrow rows.
+__device__ __forceinline__ float adagrad_rate(float lr, float state, float eps) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(state));
+  return __fdividef(lr, root + eps);
+}
+
 /// Writes rows and sums: coalesce.
-template <int C>
+template <int C, int V>
 struct StoreSums {
   int64_t* rows;
   float* sums;
   struct Held {};
   template <int G>
-  __device__ Held load(const RowLayout<G, C>&, uint32_t, bool) const {
+  __device__ Held load(const RowLayout<G, C, V>&, uint32_t, bool) const {
     return {};
   }
   template <int G>
-  __device__ void finish(const RowLayout<G, C>& layout, uint32_t run, uint32_t row, bool active,
-                         const Quad (&sum)[C], const Held&) const {
+  __device__ void finish(const RowLayout<G, C, V>& layout, uint32_t run, uint32_t row, bool active,
+                         const Pack<V> (&sum)[C], const Held&) const {
     if (!active) return;
     if (layout.lane == 0) rows[run] = row;
 #pragma unroll
     for (int c = 0; c < C; ++c)
       if (layout.holds(c))
-        store_quad(sums + int64_t{run} * layout.width + layout.column(c), sum[c]);
+        store_pack(sums + int64_t{run} * layout.width + layout.column(c), sum[c]);
   }
 };
 
 /// SGD or row-wise Adagrad (state not null): w <- keep w - rate g.
-template <class Table, int C>
+template <class Table, int C, int V>
 struct ApplySum {
   Table* table;
   float* state;
   float keep, lr, eps, scale;
   struct Held {
-    Raw<Table> row[C];
+    Raw<Table, V> row[C];
     float state;
   };
   template <int G>
-  __device__ Held load(const RowLayout<G, C>& layout, uint32_t row, bool active) const {
+  __device__ Held load(const RowLayout<G, C, V>& layout, uint32_t row, bool active) const {
     Held held;
     held.state = active && state != nullptr ? state[row] : 0.f;
 #pragma unroll
     for (int c = 0; c < C; ++c)
       held.row[c] =
           active && layout.holds(c)
-              ? load_raw<Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c))
-              : zero_raw<Table>();
+              ? load_raw<V, Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c))
+              : zero_raw<Table, V>();
     return held;
   }
   template <int G>
-  __device__ void finish(const RowLayout<G, C>& layout, uint32_t, uint32_t row, bool active,
-                         const Quad (&sum)[C], const Held& held) const {
+  __device__ void finish(const RowLayout<G, C, V>& layout, uint32_t, uint32_t row, bool active,
+                         const Pack<V> (&sum)[C], const Held& held) const {
     float rate = lr;
     if (state != nullptr) {
       float squares[C];
 #pragma unroll
       for (int c = 0; c < C; ++c) {
-        float s = 0;
+        float quad[V / 4];  // whatever V is, the same tree over quads of columns
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s = fmaf(scale * sum[c].v[i], scale * sum[c].v[i], s);
-        squares[c] = group_sum<G>(s);
+        for (int q = 0; q < V / 4; ++q) {
+          quad[q] = 0;
+#pragma unroll
+          for (int i = 4 * q; i < 4 * q + 4; ++i) {
+            const float g = scale * sum[c].v[i];
+            quad[q] = fmaf(g, g, quad[q]);
+          }
+        }
+        squares[c] = group_sum<G>(V == 8 ? quad[0] + quad[V / 4 - 1] : quad[0]);
       }
 #pragma unroll
       for (int step = 1; step < C; step *= 2)
 #pragma unroll
         for (int c = 0; c + step < C; c += 2 * step) squares[c] += squares[c + step];
-      const float next = held.state + squares[0] / static_cast<float>(layout.width);
+      const float next = held.state + __fdividef(squares[0], static_cast<float>(layout.width));
       if (active && layout.lane == 0) state[row] = next;
-      rate = lr / (sqrtf(next) + eps);
+      rate = adagrad_rate(lr, next, eps);
     }
     if (!active) return;
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       if (!layout.holds(c)) continue;
-      Quad out = quad_of<Table>(held.row[c]);
+      Pack<V> out = pack_of(held.row[c]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out.v[i] = fmaf(-rate, scale * sum[c].v[i], keep * out.v[i]);
-      store_quad<Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c), out);
+      for (int i = 0; i < V; ++i) out.v[i] = fmaf(-rate, scale * sum[c].v[i], keep * out.v[i]);
+      store_pack<Reuse::kOnce>(table + int64_t{row} * layout.width + layout.column(c), out);
     }
   }
 };
 
 /// Adds the gradients at positions order[first .. first + n) to `sum`, kFlight rows under way.
-template <int kFlight, class Gradient, int G, int C>
-__device__ __forceinline__ void add_gradients(const RowLayout<G, C>& layout,
+template <int kFlight, class Gradient, int G, int C, int V>
+__device__ __forceinline__ void add_gradients(const RowLayout<G, C, V>& layout,
                                               const Gradient* __restrict__ gradients,
                                               const uint32_t* __restrict__ order, uint32_t n,
-                                              Quad (&sum)[C]) {
+                                              Pack<V> (&sum)[C]) {
   for (uint32_t i = 0; i < n; i += kFlight) {
     uint32_t position[kFlight];
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) position[f] = i + f < n ? order[i + f] : 0;
-    Raw<Gradient> value[kFlight][C];
+    Raw<Gradient, V> value[kFlight][C];
 #pragma unroll
     for (int f = 0; f < kFlight; ++f)
 #pragma unroll
       for (int c = 0; c < C; ++c)
         value[f][c] = i + f < n && layout.holds(c)
-                          ? load_raw<Reuse::kOnce>(gradients + int64_t{position[f]} * layout.width +
-                                                   layout.column(c))
-                          : zero_raw<Gradient>();
+                          ? load_raw<V, Reuse::kOnce>(
+                                gradients + int64_t{position[f]} * layout.width + layout.column(c))
+                          : zero_raw<Gradient, V>();
 #pragma unroll
     for (int f = 0; f < kFlight; ++f)
 #pragma unroll
-      for (int c = 0; c < C; ++c)
-        add(sum[c], quad_of<Gradient>(value[f][c]));  // adding +0 changes no bit
+      for (int c = 0; c < C; ++c) add(sum[c], pack_of(value[f][c]));  // adding +0 changes no bit
   }
 }
 
-template <class Gradient, int G, int C>
+template <class Gradient, int G, int C, int V>
 __global__ void __launch_bounds__(kUpdateThreads)
     sum_pieces(DeviceRuns runs, const Gradient* __restrict__ gradients, int width) {
-  const RowLayout<G, C> layout(width);
+  const RowLayout<G, C, V> layout(width);
   const uint32_t groups = gridDim.x * (kUpdateThreads / G), pieces = runs.counts->pieces;
   for (uint32_t p = blockIdx.x * (kUpdateThreads / G) + threadIdx.x / G; p < pieces; p += groups) {
     const Piece piece = runs.pieces[p];
-    Quad sum[C];
+    Pack<V> sum[C];
 #pragma unroll
-    for (int c = 0; c < C; ++c) sum[c] = zero_quad();
+    for (int c = 0; c < C; ++c) sum[c] = zero_pack<V>();
     add_gradients<8 / C>(layout, gradients, runs.order + piece.start, piece.count, sum);
 #pragma unroll
     for (int c = 0; c < C; ++c)
       if (layout.holds(c))
-        store_quad(runs.partials + int64_t{p} * width + layout.column(c), sum[c]);
+        store_pack(runs.partials + int64_t{p} * width + layout.column(c), sum[c]);
   }
 }
 
 /// A block sums the pieces of one long run: strands over groups, then the strands in order.
-template <int G, int C, class Finish>
+template <int G, int C, int V, class Finish>
 __device__ void finish_long_run(const DeviceRuns& runs, const LongRun& run, int width,
-                                const Finish& finish, float (&strands)[kSumStrands][4 * G]) {
+                                const Finish& finish, float (&strands)[kSumStrands][V * G]) {
   constexpr int kGroups = kUpdateThreads / G, kFlight = 4;
-  const RowLayout<G, C> layout(width);
+  const RowLayout<G, C, V> layout(width);
   const uint32_t used = min(uint32_t{kSumStrands}, run.pieces);
-  Quad sum[C];
+  Pack<V> sum[C];
 #pragma unroll
   for (int c = 0; c < C; ++c) {
     for (uint32_t j = threadIdx.x / G; j < used; j += kGroups) {
-      Quad strand = zero_quad();
+      Pack<V> strand = zero_pack<V>();
       for (uint32_t p = j; p < run.pieces; p += kSumStrands * kFlight) {
-        Quad value[kFlight];
+        Raw<float, V> value[kFlight];
 #pragma unroll
         for (int f = 0; f < kFlight; ++f) {
           const uint32_t piece = p + f * uint32_t{kSumStrands};
           value[f] = piece < run.pieces && layout.holds(c)
-                         ? load_quad(runs.partials + int64_t{run.first_piece + piece} * width +
-                                     layout.column(c))
-                         : zero_quad();
+                         ? load_raw<V>(runs.partials + int64_t{run.first_piece + piece} * width +
+                                       layout.column(c))
+                         : zero_raw<float, V>();
         }
 #pragma unroll
-        for (int f = 0; f < kFlight; ++f) add(strand, value[f]);
+        for (int f = 0; f < kFlight; ++f) add(strand, pack_of(value[f]));
       }
-      store_quad(&strands[j][4 * layout.lane], strand);
+      store_pack(&strands[j][V * layout.lane], strand);
     }
     __syncthreads();
-    sum[c] = zero_quad();
+    sum[c] = zero_pack<V>();
     if (threadIdx.x < kWarp)
-      for (uint32_t j = 0; j < used; ++j) add(sum[c], load_quad(&strands[j][4 * layout.lane]));
+      for (uint32_t j = 0; j < used; ++j)
+        add(sum[c], pack_of(load_raw<V>(&strands[j][V * layout.lane])));
     __syncthreads();
   }
   if (threadIdx.x >= kWarp) return;
@@ -177,20 +192,20 @@ __device__ void finish_long_run(const DeviceRuns& runs, const LongRun& run, int 
 // many registers as that takes 76 %, 3 blocks a multiprocessor 76 %, 2 runs and 4 blocks 80 %: more warps
 // hide a chain of dependent loads better than more loads a warp.
 /// The first `long_blocks` blocks take the long runs, the others 32 runs a warp.
-template <class Gradient, int G, int C, class Finish>
+template <class Gradient, int G, int C, int V, class Finish>
 __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
     finish_runs(DeviceRuns runs, const Gradient* __restrict__ gradients, int width, Finish finish,
                 unsigned long_blocks) {
   if (blockIdx.x < long_blocks) {
-    __shared__ __align__(16) float strands[kSumStrands][4 * G];
+    __shared__ __align__(16) float strands[kSumStrands][V * G];
     for (uint32_t i = blockIdx.x; i < runs.counts->longs; i += long_blocks)
-      finish_long_run<G, C>(runs, runs.longs[i], width, finish, strands);
+      finish_long_run<G, C, V>(runs, runs.longs[i], width, finish, strands);
     return;
   }
   constexpr int kGroups = kWarp / G, kFlight = C == 1 ? 2 : 1;
   // Positions of a run that are known before its turn, so that their gradients are loaded with the row.
-  constexpr int kFirst = sizeof(Gradient) == 2 && C <= 2 ? 4 : 2;
-  const RowLayout<G, C> layout(width);
+  constexpr int kFirst = 2;  // 4 were slower: most runs are one or two long
+  const RowLayout<G, C, V> layout(width);
   const uint32_t distinct = runs.counts->runs, lane = threadIdx.x % kWarp;
   const uint32_t first = (blockIdx.x - long_blocks) * kUpdateThreads + threadIdx.x - lane;
   if (first >= distinct) return;
@@ -208,7 +223,7 @@ __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
 #pragma unroll 1
   for (int k = 0; k < kWarp; k += kGroups * kFlight) {
     uint32_t n[kFlight], at[kFlight], to[kFlight];
-    Raw<Gradient> value[kFlight][kFirst][C];
+    Raw<Gradient, V> value[kFlight][kFirst][C];
     typename Finish::Held held[kFlight];
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
@@ -223,18 +238,18 @@ __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
 #pragma unroll
         for (int c = 0; c < C; ++c)
           value[f][i][c] = i < n[f] && layout.holds(c)
-                               ? load_raw<Reuse::kOnce>(gradients + p * width + layout.column(c))
-                               : zero_raw<Gradient>();
+                               ? load_raw<V, Reuse::kOnce>(gradients + p * width + layout.column(c))
+                               : zero_raw<Gradient, V>();
       }
     }
 #pragma unroll
     for (int f = 0; f < kFlight; ++f) {
-      Quad sum[C];
+      Pack<V> sum[C];
 #pragma unroll
       for (int c = 0; c < C; ++c) {
-        sum[c] = zero_quad();
+        sum[c] = zero_pack<V>();
 #pragma unroll
-        for (int i = 0; i < kFirst; ++i) add(sum[c], quad_of<Gradient>(value[f][i][c]));
+        for (int i = 0; i < kFirst; ++i) add(sum[c], pack_of(value[f][i][c]));
       }
       if (n[f] > kFirst)
         add_gradients<C == 4 ? 2 : 4>(layout, gradients, runs.order + at[f] + kFirst, n[f] - kFirst,
@@ -246,7 +261,7 @@ __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
 }
 
 /// Launches both kernels.
-template <class Gradient, int G, int C, class Finish>
+template <class Gradient, int G, int C, int V, class Finish>
 void launch_runs(const DeviceRuns& runs, const RowGradients& g, const Finish& finish) {
   const auto* gradients = static_cast<const Gradient*>(g.gradients);
   const int width = static_cast<int>(g.width);
@@ -256,9 +271,9 @@ void launch_runs(const DeviceRuns& runs, const RowGradients& g, const Finish& fi
   const bool may_be_long = g.count > kSumPiece;
   const unsigned long_blocks = may_be_long ? 2 * processors : 0;
   if (may_be_long)
-    sum_pieces<Gradient, G, C>
+    sum_pieces<Gradient, G, C, V>
         <<<32 * processors, kUpdateThreads, 0, stream>>>(runs, gradients, width);
-  finish_runs<Gradient, G, C><<<long_blocks + blocks, kUpdateThreads, 0, stream>>>(
+  finish_runs<Gradient, G, C, V><<<long_blocks + blocks, kUpdateThreads, 0, stream>>>(
       runs, gradients, width, finish, long_blocks);
   check_launch("update of rows");
 }

@@ -1,8 +1,9 @@
-// Rows on the GPU: a group of G lanes holds a row, each lane C chunks of four neighbouring columns
-// (chunk c of lane l: columns 4 (c G + l) ...), in FP32 registers. Loads and stores are 16 bytes a lane
-// for float32 and 8 for 16-bit types, so that a warp's access is one contiguous piece of a row.
+// Rows on the GPU: a group of G lanes holds a row, each lane C chunks of V neighbouring columns (chunk c
+// of lane l: columns V (c G + l) ...), in FP32 registers. V is 4, or 8 where everything is 16 bits wide:
+// a warp's access is one contiguous piece of a row, and narrow rows do not cost instructions twice.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <type_traits>
@@ -14,94 +15,132 @@
 
 namespace tautline::kernels {
 
-struct Quad {
-  float v[4];
+/// V values of a row.
+template <int V>
+struct Pack {
+  float v[V];
 };
+using Quad = Pack<4>;
 
-__device__ __forceinline__ Quad zero_quad() { return {{0.f, 0.f, 0.f, 0.f}}; }
-
-__device__ __forceinline__ void add(Quad& a, const Quad& b) {
+template <int V = 4>
+__device__ __forceinline__ Pack<V> zero_pack() {
+  Pack<V> pack;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) a.v[i] += b.v[i];
+  for (int i = 0; i < V; ++i) pack.v[i] = 0.f;
+  return pack;
+}
+
+template <int V>
+__device__ __forceinline__ void add(Pack<V>& a, const Pack<V>& b) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) a.v[i] += b.v[i];
 }
 
 /// How long a line is worth keeping in the caches.
 enum class Reuse { kOnce, kAgain };
 
-/// Four elements as they lie in memory. Several of them are loaded before the first is converted: a
+/// V elements as they lie in memory. Several of them are loaded before the first is converted: a
 /// conversion beside its load makes the thread wait for each load in turn (seen: 1.4x the time).
-template <class T>
-using Raw = std::conditional_t<sizeof(T) == 4, float4, uint2>;
+template <class T, int V>
+struct Raw {
+  static constexpr int kWords = V * static_cast<int>(sizeof(T)) / 4;
+  uint32_t word[kWords];
+};
 
-template <class T>
-__device__ __forceinline__ Raw<T> zero_raw() {
-  if constexpr (sizeof(T) == 4)
-    return make_float4(0.f, 0.f, 0.f, 0.f);
-  else
-    return make_uint2(0u, 0u);
+template <class T, int V>
+__device__ __forceinline__ Raw<T, V> zero_raw() {
+  Raw<T, V> raw;
+#pragma unroll
+  for (int i = 0; i < Raw<T, V>::kWords; ++i) raw.word[i] = 0;
+  return raw;
 }
 
-template <Reuse reuse = Reuse::kAgain, class T>
-__device__ __forceinline__ Raw<T> load_raw(const T* at) {
-  const auto* p = reinterpret_cast<const Raw<T>*>(at);
-  if constexpr (reuse == Reuse::kOnce)
-    return __ldcs(p);
-  else
-    return *p;
+template <int V, Reuse reuse = Reuse::kAgain, class T>
+__device__ __forceinline__ Raw<T, V> load_raw(const T* at) {
+  Raw<T, V> raw;
+  if constexpr (Raw<T, V>::kWords == 2) {
+    const auto* p = reinterpret_cast<const uint2*>(at);
+    const uint2 w = reuse == Reuse::kOnce ? __ldcs(p) : *p;
+    raw.word[0] = w.x;
+    raw.word[1] = w.y;
+  } else {
+    const auto* p = reinterpret_cast<const uint4*>(at);
+#pragma unroll
+    for (int i = 0; i < Raw<T, V>::kWords; i += 4) {
+      const uint4 w = reuse == Reuse::kOnce ? __ldcs(p + i / 4) : p[i / 4];
+      raw.word[i] = w.x;
+      raw.word[i + 1] = w.y;
+      raw.word[i + 2] = w.z;
+      raw.word[i + 3] = w.w;
+    }
+  }
+  return raw;
 }
 
-template <class T>
-__device__ __forceinline__ Quad quad_of(const Raw<T>& raw) {
-  if constexpr (sizeof(T) == 4)
-    return {{raw.x, raw.y, raw.z, raw.w}};
-  else
-    return {{to_float(T{static_cast<uint16_t>(raw.x)}),
-             to_float(T{static_cast<uint16_t>(raw.x >> 16)}),
-             to_float(T{static_cast<uint16_t>(raw.y)}),
-             to_float(T{static_cast<uint16_t>(raw.y >> 16)})}};
+template <class T, int V>
+__device__ __forceinline__ Pack<V> pack_of(const Raw<T, V>& raw) {
+  Pack<V> pack;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if constexpr (sizeof(T) == 4)
+      pack.v[i] = __uint_as_float(raw.word[i]);
+    else
+      pack.v[i] = to_float(T{static_cast<uint16_t>(raw.word[i / 2] >> (i % 2 * 16))});
+  }
+  return pack;
+}
+
+template <Reuse reuse = Reuse::kAgain, class T, int V>
+__device__ __forceinline__ void store_pack(T* at, const Pack<V>& pack) {
+  Raw<T, V> raw;
+#pragma unroll
+  for (int i = 0; i < Raw<T, V>::kWords; ++i) {
+    if constexpr (sizeof(T) == 4)
+      raw.word[i] = __float_as_uint(pack.v[i]);
+    else
+      raw.word[i] = uint32_t{from_float<T>(pack.v[2 * i]).bits} |
+                    uint32_t{from_float<T>(pack.v[2 * i + 1]).bits} << 16;
+  }
+  if constexpr (Raw<T, V>::kWords == 2) {
+    const uint2 w = make_uint2(raw.word[0], raw.word[1]);
+    auto* p = reinterpret_cast<uint2*>(at);
+    if constexpr (reuse == Reuse::kOnce)
+      __stcs(p, w);
+    else
+      *p = w;
+  } else {
+    auto* p = reinterpret_cast<uint4*>(at);
+#pragma unroll
+    for (int i = 0; i < Raw<T, V>::kWords; i += 4) {
+      const uint4 w = make_uint4(raw.word[i], raw.word[i + 1], raw.word[i + 2], raw.word[i + 3]);
+      if constexpr (reuse == Reuse::kOnce)
+        __stcs(p + i / 4, w);
+      else
+        p[i / 4] = w;
+    }
+  }
 }
 
 template <Reuse reuse = Reuse::kAgain, class T>
 __device__ __forceinline__ Quad load_quad(const T* at) {
-  return quad_of<T>(load_raw<reuse>(at));
+  return pack_of(load_raw<4, reuse>(at));
 }
-
-template <Reuse reuse = Reuse::kAgain>
-__device__ __forceinline__ void store_quad(float* at, const Quad& q) {
-  const float4 value = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
-  auto* p = reinterpret_cast<float4*>(at);
-  if constexpr (reuse == Reuse::kOnce)
-    __stcs(p, value);
-  else
-    *p = value;
-}
-
-template <class T>
-__device__ __forceinline__ uint32_t packed(float low, float high) {
-  return uint32_t{from_float<T>(low).bits} | uint32_t{from_float<T>(high).bits} << 16;
-}
-
 template <Reuse reuse = Reuse::kAgain, class T>
-__device__ __forceinline__ void store_quad(T* at, const Quad& q) {
-  const uint2 value = make_uint2(packed<T>(q.v[0], q.v[1]), packed<T>(q.v[2], q.v[3]));
-  auto* p = reinterpret_cast<uint2*>(at);
-  if constexpr (reuse == Reuse::kOnce)
-    __stcs(p, value);
-  else
-    *p = value;
+__device__ __forceinline__ void store_quad(T* at, const Quad& quad) {
+  store_pack<reuse>(at, quad);
 }
 
-/// G lanes a row, C chunks a lane: rows up to 4 G C columns.
-template <int G, int C>
+/// G lanes a row, C chunks a lane: rows up to V G C columns.
+template <int G, int C, int V = 4>
 struct RowLayout {
-  static constexpr int kLanes = G, kChunks = C, kRowsPerWarp = kWarp / G;
+  static constexpr int kLanes = G, kChunks = C;
   int lane, group;  // of this thread: in its group, of its group in the warp
   int width;
   __device__ explicit RowLayout(int width)
       : lane(static_cast<int>(threadIdx.x) % G),
         group(static_cast<int>(threadIdx.x) % kWarp / G),
         width(width) {}
-  __device__ int column(int chunk) const { return 4 * (chunk * G + lane); }
+  __device__ int column(int chunk) const { return V * (chunk * G + lane); }
   __device__ bool holds(int chunk) const { return column(chunk) < width; }
 };
 
@@ -114,27 +153,27 @@ __device__ __forceinline__ float group_sum(float value) {
   return value;
 }
 
-/// True where rows of `width` elements of this type can be read four columns at a time.
-inline bool quads_fit(const void* base, Element element, int64_t width) {
-  return width % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(base) % (4 * static_cast<uintptr_t>(element_bytes(element))) ==
-             0;
+/// True where rows of `width` elements of this type can be read V columns at a time.
+inline bool packs_fit(const void* base, Element element, int64_t width, int64_t columns = 4) {
+  const int64_t bytes = std::min<int64_t>(16, columns * element_bytes(element));
+  return width % columns == 0 &&
+         reinterpret_cast<uintptr_t>(base) % static_cast<uintptr_t>(bytes) == 0;
 }
 
 constexpr int64_t kLayoutColumns = 512;  // the widest row that a layout holds in registers
 
-/// Calls function(RowLayout-shaped constants G, C) for a width up to kLayoutColumns.
+/// Calls function(constants G, C) for a width up to kLayoutColumns.
 template <int G, int C>
 struct Layout {
   static constexpr int kLanes = G, kChunks = C;
 };
-template <class Function>
+template <int V = 4, class Function>
 void with_layout(int64_t width, Function&& function) {
-  if (width <= 32) return function(Layout<8, 1>{});
-  if (width <= 64) return function(Layout<16, 1>{});
-  if (width <= 128) return function(Layout<32, 1>{});
-  if (width <= 256) return function(Layout<32, 2>{});
-  return function(Layout<32, 4>{});
+  if (width <= 8 * V) return function(Layout<8, 1>{});
+  if (width <= 16 * V) return function(Layout<16, 1>{});
+  if (width <= 32 * V) return function(Layout<32, 1>{});
+  if (V == 8 || width <= 64 * V) return function(Layout<32, 2>{});
+  if constexpr (V == 4) function(Layout<32, 4>{});
 }
 
 /// Prints the id that broke the contract and ends the kernel with an error.

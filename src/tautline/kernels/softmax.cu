@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) statistics(SoftmaxRows p) {
   if (active) {
     const T* row = static_cast<const T*>(p.logits) + r * p.row_stride;
     const int64_t row_id = p.row_id != nullptr ? p.row_id[r] : 0;
-    const int64_t target = p.target != nullptr ? p.target[r] : -1;
+#pragma unroll 4
     for (int64_t j = int64_t{lane} * V; j < p.classes; j += kRowThreads * V) {
       float x[V], max = kLowest, sum = 0;
       corrected(p, row, row_id, j, x);
@@ -57,12 +57,16 @@ __global__ void __launch_bounds__(kThreads) statistics(SoftmaxRows p) {
 #pragma unroll
         for (int i = 0; i < V; ++i) sum += __expf(x[i] - max);
       running.merge(max, sum);
-#pragma unroll
-      for (int i = 0; i < V; ++i)
-        if (j + i == target) p.target_logit[r] = x[i];
     }
-    if (lane == 0 && p.extra != nullptr)
-      running.merge(p.extra[r], p.extra[r] > kLowest ? 1.f : 0.f);
+    if (lane == 0) {
+      if (p.extra != nullptr) running.merge(p.extra[r], p.extra[r] > kLowest ? 1.f : 0.f);
+      const int64_t target = p.target != nullptr ? p.target[r] : -1;
+      if (target >= 0) {
+        float x[1];
+        corrected(p, row, row_id, target, x);
+        p.target_logit[r] = x[0];
+      }
+    }
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
