@@ -6,20 +6,25 @@
 // causal pairs x layers over 989 TFLOP/s (the dense bf16 rate of an H200's data sheet).
 //
 //   bench_train_step configs/models/peer_s.yaml --batch 512 --device cuda --bf16 [--steps 16] [--warmup 6]
-//       [--json FILE] [--trace FILE] [--losses] [--threads N] [--mean 400] [--max 2048]
+//       [--json FILE] [--trace FILE] [--losses] [--threads N] [--mean 400] [--max 2048] [--dump FILE]
+//
+// --dump writes the parameters, the first batch's rows and its loss as safetensors, for
+// bench/peer_first_loss.py: from equal weights another implementation must find the same loss.
 //
 // Started by torchrun (--no-python) or mpirun it runs on several ranks; rank 0 prints.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/index_select.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
@@ -31,6 +36,7 @@
 #include "tautline/comm/mesh.h"
 #include "tautline/planner/planner.h"
 #include "tautline/train/network.h"
+#include "tautline/train/safetensors.h"
 #include "tautline/train/step.h"
 #include "tautline/workload/describe.h"
 #include "tautline/workload/model_fields.h"
@@ -39,7 +45,7 @@ namespace tautline {
 namespace {
 
 struct Arguments {
-  std::string model, device = "cpu", json, trace;
+  std::string model, device = "cpu", json, trace, dump;
   int64_t batch = 512, steps = 16, warmup = 6, maximum = 2048;
   double mean = 400;
   int threads = 0;
@@ -75,6 +81,8 @@ Arguments parse(int argc, char** argv) {
       a.json = value();
     else if (flag == "--trace")
       a.trace = value();
+    else if (flag == "--dump")
+      a.dump = value();
     else if (flag == "--bf16")
       a.bf16 = true;
     else if (flag == "--losses")
@@ -138,6 +146,33 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Before the first step: what the loss of `batch` is computed from.
+void dump(const std::string& path, train::Network& network, const data::Batch& batch) {
+  const at::NoGradGuard no_grad;
+  const models::Inputs inputs = network.inputs.training(batch);
+  embedding::ShardedTable& table = *network.tables.at("item");
+  embedding::Route route = table.start_ids(inputs.ids.at("item"));
+  const at::Tensor rows = table.return_rows(route, table.look_up(route));
+  const HeadConfig& head = *models::next_item_head(network.config);
+  std::vector<std::pair<std::string, at::Tensor>> tensors{
+      {"rows", rows.narrow(0, 0, inputs.tokens)},
+      {"positive", rows.index_select(0, inputs.target_row)},
+      {"negative", rows.narrow(0, inputs.negative_row, head.negatives)},
+      {"offsets", inputs.offsets}};
+  for (const dense::Parameter& parameter : network.model.parameters().all())
+    tensors.emplace_back(parameter.name, parameter.value);
+  std::vector<train::TensorView> views;
+  for (auto& [name, tensor] : tensors) {
+    tensor = tensor.detach().cpu().contiguous();
+    const auto type =
+        tensor.scalar_type() == at::kLong ? train::DataType::kI64 : train::DataType::kF32;
+    views.push_back({name, type, tensor.sizes().vec(), tensor.const_data_ptr()});
+  }
+  const auto storage = train::open_storage(std::filesystem::path(path).parent_path());
+  const auto out = storage->create(std::filesystem::path(path).filename());
+  train::write_safetensors(*out, views);
+}
+
 int run(const Arguments& a) {
   const comm::Launch launch = comm::detect_launch();
   comm::prepare_process(launch);
@@ -167,6 +202,7 @@ int run(const Arguments& a) {
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < 8; ++i)
     batches.push_back(make_batch(a, i, mesh->rank(), mesh->size(), classes));
+  if (!a.dump.empty()) dump(a.dump, network, batches[0]);
   std::vector<double> losses;
   const auto collect = [&](size_t ahead) {
     while (const auto report = step.next_report(ahead)) losses.push_back(report->loss);
