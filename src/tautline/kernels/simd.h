@@ -67,14 +67,14 @@ TAUTLINE_ALWAYS_INLINE float reduce_max(Vf v) {
   return result;
 }
 
-/// exp(x) within 2 units in the last place for x in [-87.3, 88.7]; 0 below, NaN stays NaN.
+/// exp(x) within 2 units in the last place for x in [-87.3, 88]; 0 below, exp(88) above, NaN stays NaN.
 /// x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, Cody & Waite 1980), Taylor's series of
 /// degree 7 for exp(r): remainder r^8 / 8! < 6e-9, under a tenth of FP32's unit.
 TAUTLINE_ALWAYS_INLINE Vf vexp(Vf x) {
-  constexpr float kLowest = -87.33654f;
+  constexpr float kLowest = -87.33654f, kHighest = 88.0f;
   const Vi below = x < kLowest;
-  x = select(below, splat(kLowest), x);
-  x = x > 88.72283f ? splat(88.72283f) : x;
+  x = x < kLowest ? splat(kLowest) : x;
+  x = x > kHighest ? splat(kHighest) : x;
   const Vf shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer
   const Vf n = shifted - 12582912.0f;
   Vf r = x - n * 0.693359375f;
@@ -86,11 +86,9 @@ TAUTLINE_ALWAYS_INLINE Vf vexp(Vf x) {
   y = y * r + 0.5f;
   y = y * r + 1.0f;
   y = y * r + 1.0f;
-  // 2^n in two factors, because n reaches 128.
+  // 2^n: the integer is in the low bits of `shifted`.
   const Vi exponent = reinterpret_cast<Vi>(shifted) - 0x4B400000;
-  const Vi half = exponent >> 1;
-  y = y * reinterpret_cast<Vf>((half + 127) << 23);
-  y = y * reinterpret_cast<Vf>((exponent - half + 127) << 23);
+  y = y * reinterpret_cast<Vf>((exponent + 127) << 23);
   return select(below, Vf{}, y);
 }
 

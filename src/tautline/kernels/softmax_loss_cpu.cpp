@@ -25,16 +25,17 @@ struct Block {
   int64_t row, place, rows;
 };
 
-/// h of kMicro rows as [E][kMicro]; rows past the end are zero.
+/// scale * h of kMicro rows as [E][kMicro]; rows past the end are zero.
 void pack_rows(const SoftmaxLoss& p, const Block& block, int64_t first, float* out) {
+  const float scale = static_cast<float>(p.scale);
   for (int r = 0; r < kMicro; ++r) {
     const bool real = first + r < block.rows;
     const float* h = p.h + (block.row + first + r) * p.width;
-    for (int64_t e = 0; e < p.width; ++e) out[e * kMicro + r] = real ? h[e] : 0.0f;
+    for (int64_t e = 0; e < p.width; ++e) out[e * kMicro + r] = real ? h[e] * scale : 0.0f;
   }
 }
 
-/// Raw products of kMicro rows with one panel: score[r][0..32).
+/// Products of kMicro rows with one panel: score[r][0..32).
 void panel_logits(const float* rows, const float* panel, int64_t width, float* score) {
   Vf sum[kMicro][kVectors] = {};
   for (int64_t e = 0; e < width; ++e) {
@@ -72,16 +73,15 @@ void make_logits(const SoftmaxLoss& p, const Block& block) {
   delete[] many;
 }
 
-/// One row of one panel: scale, log q, accidental hits, and -inf past the last class.
+/// One row of one panel: log q, accidental hits, and -inf past the last class.
 void correct(const SoftmaxLoss& p, int64_t panel, int64_t row, float* score) {
   const int64_t first = panel * kLossPanel;
   const int64_t count = std::min(kLossPanel, p.classes - first);
-  const float scale = static_cast<float>(p.scale);
-  for_lanes(count, [&](int64_t j, int n) {
-    Vf x = load(score + j) * scale;
-    if (p.log_q) x -= load_some(p.log_q + first + j, n);
-    store(score + j, x);
-  });
+  if (p.log_q) {
+    for_lanes(count, [&](int64_t j, int n) {
+      store(score + j, load(score + j) - load_some(p.log_q + first + j, n));
+    });
+  }
   for (int64_t j = count; j < kLossPanel; ++j) score[j] = -kInfinity;
   if (p.column_id && p.row_id) {
     const int64_t* ids = p.column_id + first;
@@ -95,9 +95,10 @@ void find_max(const SoftmaxLoss& p, const Block& block, float* max) {
   Vf highest[kLossRows];
   for (Vf& v : highest) v = splat(-kInfinity);
   for (int64_t panel = 0; panel < p.panels(); ++panel) {
+    const bool plain = !p.log_q && !p.row_id && (panel + 1) * kLossPanel <= p.classes;
     for (int64_t r = 0; r < block.rows; ++r) {
       float* score = scores_of(p, panel, block.place + r);
-      correct(p, panel, block.row + r, score);
+      if (!plain) correct(p, panel, block.row + r, score);
       for (int v = 0; v < kVectors; ++v) highest[r] = vmax(load(score + v * kLanes), highest[r]);
     }
   }
@@ -209,6 +210,9 @@ void items_times_rows(const float* score, const float* h, int64_t rows, int64_t 
   }
 }
 
+/// Rows that d_items takes at once: their h and scores stay in the first cache level.
+constexpr int64_t kItemRows = 64;
+
 /// body(offset, constant V) over the channels, kChannels vectors at a time.
 template <class Body>
 void for_channels(int64_t width, Body&& body) {
@@ -243,11 +247,13 @@ void gradient_of_rows(const SoftmaxLoss& p, const Block& block, const float* fac
 }
 
 template <int kItems>
-void gradient_of_items(const SoftmaxLoss& p, int64_t panel, int64_t j, int64_t rows) {
+void gradient_of_items(const SoftmaxLoss& p, int64_t panel, int64_t j, int64_t first,
+                       int64_t rows) {
   const int64_t item = panel * kLossPanel + j;
   for_channels(p.width, [&](int64_t e, auto vectors) {
-    items_times_rows<kItems, decltype(vectors)::value>(
-        scores_of(p, panel, 0) + j, p.scaled_h + e, rows, p.width, p.d_items + item * p.width + e);
+    items_times_rows<kItems, decltype(vectors)::value>(scores_of(p, panel, first) + j,
+                                                       p.scaled_h + first * p.width + e, rows,
+                                                       p.width, p.d_items + item * p.width + e);
   });
 }
 
@@ -279,9 +285,12 @@ void softmax_loss_items_cpu(const SoftmaxLoss& p, int64_t first_row, int64_t beg
   const int64_t rows = std::min(p.chunk, p.rows - first_row);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t count = std::min(kLossPanel, p.classes - panel * kLossPanel);
-    int64_t j = 0;
-    for (; j + 4 <= count; j += 4) gradient_of_items<4>(p, panel, j, rows);
-    for (; j < count; ++j) gradient_of_items<1>(p, panel, j, rows);
+    for (int64_t first = 0; first < rows; first += kItemRows) {
+      const int64_t some = std::min(kItemRows, rows - first);
+      int64_t j = 0;
+      for (; j + 4 <= count; j += 4) gradient_of_items<4>(p, panel, j, first, some);
+      for (; j < count; ++j) gradient_of_items<1>(p, panel, j, first, some);
+    }
   }
 }
 
