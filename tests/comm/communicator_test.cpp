@@ -158,6 +158,7 @@ TEST(Stop, WithAPeerGoneItDoesNotWaitForLong) {
   run_rank_threads(2, [&](Communicator c) {
     StopAgreement agreement(c, /*patience_seconds=*/0.5);
     EXPECT_EQ(agreement.next(), Stop::kNo);
+    c.barrier("both have started");  // the signal is noted for the whole process: not before
     if (c.rank() == 1) return;
     request_stop(15);
     const double begin = steady_seconds();
