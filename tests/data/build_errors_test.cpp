@@ -137,6 +137,9 @@ TEST_F(BuildErrors, AnErrorWhileWritingLeavesNothing) {
   };
   EXPECT_THROW(build_log(options_, fail_in_write), UserError);
   EXPECT_FALSE(std::filesystem::exists(options_.out));
+  std::filesystem::create_directories(options_.out);  // a folder of the user's stays, empty
+  EXPECT_THROW(build_log(options_, fail_in_write), UserError);
+  EXPECT_TRUE(std::filesystem::is_empty(options_.out));
 }
 
 TEST_F(BuildErrors, AFullScratchDisk) {
