@@ -65,10 +65,13 @@ void print_log(const LogStatistics& log, double seconds) {
                                      print_integer(log.length.p50) + ", 99 % below " +
                                      print_integer(log.length.p99 + 1) + ", longest " +
                                      print_integer(log.length.maximum)});
-  for (const auto& [column, vocabulary] : log.vocabularies)
-    table.add({column, print_integer(vocabulary.size) + " values, the first 100 have " +
-                           decimal(100 * vocabulary.top100_share, 1) + " %, Zipf exponent " +
-                           decimal(vocabulary.zipf_exponent, 2)});
+  for (const auto& [column, vocabulary] : log.vocabularies) {
+    std::string text = print_integer(vocabulary.size) + " values";
+    if (vocabulary.size > 100)
+      text += ", the first 100 have " + decimal(100 * vocabulary.top100_share, 1) +
+              " %, Zipf exponent " + decimal(vocabulary.zipf_exponent, 2);
+    table.add({column, text});
+  }
   table.add({"built in", decimal(seconds, 1) + " s, " +
                              rounded_count(static_cast<double>(log.events) / seconds) +
                              " events/s, " + print_integer(log.shards) +
