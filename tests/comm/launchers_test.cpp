@@ -2,6 +2,7 @@
 // that dies under each of them is named. Skipped only where the launcher is not installed.
 #include <fstream>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
 
 #include <gtest/gtest.h>
 
@@ -97,10 +98,27 @@ TEST(Mpirun, TheDeathOfTheStoresHostIsNamed) {
   EXPECT_THAT(job.output, ContainsRegex("rank [12]: rank 0 \\(pid [^)]+\\) died"));
 }
 
+std::vector<pid_t> children_of_this_process() {
+  std::vector<pid_t> children;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) continue;  // no process, or one that has just ended
+    int parent = 0;
+    std::sscanf(line.c_str() + line.rfind(')'), ") %*c %d", &parent);
+    if (parent == ::getpid()) children.push_back(std::atoi(line.c_str()));
+  }
+  return children;
+}
+
 // One machine's Slurm, as root: munged, slurmctld and slurmd with all their files in a temporary folder.
 class Slurm {
  public:
   Slurm() {
+    // slurmstepd leaves the daemons' process group and would stay, waiting for a controller that is gone:
+    // as orphans its like become our children, and end in the destructor.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const std::string dir = folder_.path();
     std::filesystem::permissions(dir, std::filesystem::perms(0755));
     std::ofstream(dir + "/munge.key") << std::string(1024, 'k');
@@ -123,6 +141,22 @@ class Slurm {
         << "PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8\n";
     std::filesystem::create_directories(dir + "/state");
     std::filesystem::create_directories(dir + "/spool");
+  }
+
+  ~Slurm() {
+    daemon_.reset();
+    control_.reset();
+    munged_.reset();
+    // A child's own children come with the next round.
+    for (int round = 0; round < 20; ++round) {
+      const std::vector<pid_t> left = children_of_this_process();
+      for (const pid_t pid : left) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, nullptr, 0);
+      }
+      if (left.empty()) break;
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
 
   /// Empty, or what did not start.
