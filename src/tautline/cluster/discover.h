@@ -12,7 +12,7 @@
 namespace tautline {
 
 struct DiscoverOptions {
-  std::string device = "auto";       // auto: GPUs where there are any; cpu, cuda
+  std::string device = "auto";            // auto: GPUs where there are any; cpu, cuda
   std::string cuda_visible_devices = "";  // that variable's value; empty: not set
   int nodes = 1;
 };

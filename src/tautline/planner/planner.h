@@ -5,14 +5,14 @@
 // step; the candidate with the smallest busiest rank wins (the step waits for that rank), then the
 // smallest sum over ranks. What cannot be is rejected with its reason. `because` holds the figures.
 //
-// Seconds of a table on a rank, W ranks, I lookups a step, E width in FP32, m peers written to:
-//   wire    row-wise    (I / W) (W - 1) / W (2 x 4 E + 8) bytes     ids out, rows back, gradients out
-//           table-wise   owner: I (W - 1) / W (2 x 4 E + 8), others: their 1 / W of it
-//           data-parallel (W - 1) (I / W) (4 E + 8)                  touched rows and their sums, to all
-//   memory  lookups read a row, updates read and write it and its state, on the rank that holds it;
-//           data-parallel copies are all updated
+// Seconds of a table on a rank, W ranks, I lookups a step, E width in FP32:
+//   wire    row-wise      (I / W) (W - 1) / W (8 E + 8) bytes: ids out, rows back, gradients out
+//           table-wise    owner: I (W - 1) / W (8 E + 8), each other rank: (I / W) (8 E + 8)
+//           data-parallel (W - 1) (I / W) (4 E + 8): touched rows and their sums, to all
+//   memory  lookups read a row, updates read and write it and its state, on the rank that holds
+//           it; data-parallel copies are all updated
 //   latency one message a peer and exchange: four exchanges (counts, ids, rows, gradients), or two
-// Rates come from the Cluster; what it has not measured is assumed (assumed_rates), and the order of
+// Rates come from the Cluster; what it has not measured is assumed (costs.cpp), and the order of
 // the candidates hardly depends on it.
 #pragma once
 

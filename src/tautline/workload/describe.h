@@ -5,7 +5,7 @@
 //   6 P T + 3.5 x 4 H d A L
 //
 //   P dense parameters (everything outside the tables)   T tokens of the step
-//   H heads, d head dimension, L layers                   A (query, key) pairs that attention looks at
+//   H heads, d head dimension, L layers                   A (query, key) pairs attention sees
 //
 // A matrix product costs 2 FLOP a parameter and token forward and twice that backward. Attention
 // costs 4 H d a pair forward (Q K' and P V, 2 H d each) and 2.5 times that backward (its five
