@@ -7,7 +7,6 @@
 #include <fstream>
 #include <gmock/gmock.h>
 #include <limits>
-#include <regex>
 #include <sstream>
 #include <sys/wait.h>
 
@@ -44,21 +43,31 @@ int count(const std::string& text, const std::string& part) {
   return n;
 }
 
+// The end of the tag that begins at `at`: '>' outside of quotes.
+size_t tag_end(const std::string& html, size_t at) {
+  bool quoted = false;
+  for (; at < html.size() && (quoted || html[at] != '>'); ++at) quoted ^= html[at] == '"';
+  return at;
+}
+
 // Every figure of a page is well-formed: tags nest, quotes close.
 void expect_well_formed(const std::string& html) {
   std::vector<std::string> open;
-  const std::regex tag(R"(<(/?)([a-zA-Z0-9]+)((?:[^<>"]|"[^"<]*")*?)(/?)>)");
-  for (auto m = std::sregex_iterator(html.begin(), html.end(), tag); m != std::sregex_iterator();
-       ++m) {
-    const std::string name = (*m)[2];
-    if (name == "meta" || name == "link" || (*m)[4] == "/") continue;
-    if ((*m)[1] != "/") {
+  for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    const size_t end = tag_end(html, at);
+    ASSERT_LT(end, html.size()) << html.substr(at, 80);
+    const bool closes = html[at + 1] == '/';
+    const size_t begin = at + (closes ? 2 : 1);
+    const std::string name = html.substr(begin, html.find_first_of(" />", begin) - begin);
+    const bool alone = html[end - 1] == '/' || name == "meta" || name == "link" || name[0] == '!';
+    if (closes) {
+      ASSERT_FALSE(open.empty()) << name;
+      ASSERT_EQ(open.back(), name) << html.substr(at, 80);
+      open.pop_back();
+    } else if (!alone) {
       open.push_back(name);
-      continue;
     }
-    ASSERT_FALSE(open.empty()) << name;
-    ASSERT_EQ(open.back(), name) << html.substr(static_cast<size_t>(m->position()), 80);
-    open.pop_back();
+    at = end;
   }
   EXPECT_TRUE(open.empty());
 }
