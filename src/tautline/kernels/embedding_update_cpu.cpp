@@ -6,10 +6,20 @@
 namespace tautline::kernels::TAUTLINE_ISA {
 namespace {
 
+/// Gradients are read in the order of rows, at random for the memory: those of the positions to come,
+/// of this run and the next ones, are asked for early. `end`: of all positions.
+template <class T>
+void prefetch_gradient(const RowGradients& g, const int64_t* position, const int64_t* end) {
+  if (position + kPrefetchAhead < end)
+    prefetch_row(reinterpret_cast<const char*>(static_cast<const T*>(g.gradients) +
+                                               position[kPrefetchAhead] * g.width),
+                 g.width * static_cast<int64_t>(sizeof(T)));
+}
+
 /// sum[c] of the columns [c0, c0 + width) of n gradients at `positions`, as the header orders it.
 template <class T>
-void sum_columns(const RowGradients& g, const int64_t* positions, int64_t n, int64_t c0,
-                 int64_t width, float* sum) {
+void sum_columns(const RowGradients& g, const int64_t* positions, int64_t n, const int64_t* end,
+                 int64_t c0, int64_t width, float* sum) {
   const T* gradients = static_cast<const T*>(g.gradients) + c0;
   const auto zero = [width](float* out) {
     for (int64_t i = 0; i < width; ++i) out[i] = 0;
@@ -17,8 +27,10 @@ void sum_columns(const RowGradients& g, const int64_t* positions, int64_t n, int
   const auto sum_piece = [&](int64_t first, float* out) {
     zero(out);
     const int64_t last = first + kSumPiece < n ? first + kSumPiece : n;
-    for (int64_t i = first; i < last; ++i)
+    for (int64_t i = first; i < last; ++i) {
+      if (c0 == 0) prefetch_gradient<T>(g, positions + i, end);
       load_row<true>(gradients + positions[i] * g.width, width, out);
+    }
   };
   if (n <= kSumPiece) return sum_piece(0, sum);
   float strand[kColumnBlock], piece[kColumnBlock];
@@ -36,8 +48,9 @@ void sum_columns(const RowGradients& g, const int64_t* positions, int64_t n, int
 template <class T>
 void sum_run(const RowGradients& g, const RowRuns& runs, int64_t u, float* sum) {
   const int64_t first = runs.starts[u], n = runs.starts[u + 1] - first;
+  const int64_t* end = runs.order + runs.starts[runs.count];
   for (int64_t c = 0; c < g.width; c += kColumnBlock)
-    sum_columns<T>(g, runs.order + first, n, c,
+    sum_columns<T>(g, runs.order + first, n, end, c,
                    g.width - c < kColumnBlock ? g.width - c : kColumnBlock, sum + c);
 }
 
