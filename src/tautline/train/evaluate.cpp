@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -37,6 +38,24 @@ models::Rows look_up(Network& network, const models::Inputs& inputs) {
     rows[name] = table.return_rows(route, table.look_up(route));
   }
   return rows;
+}
+
+/// This rank's share of the classes. A hashed table's rows are no classes: there each rank looks up
+/// the items 1 + rank, 1 + rank + W, ... once an evaluation.
+models::ClassShard ranking_classes(Network& network, comm::Communicator communicator) {
+  const HeadConfig& head = *models::next_item_head(network.config);
+  embedding::ShardedTable& table = *network.tables.at(head.table);
+  if (table.config().hash_ways == 0) return models::class_shard(table, network.classes);
+  models::ClassShard shard;
+  shard.first = 1 + communicator.rank();
+  shard.stride = communicator.size();
+  const at::Tensor ids =
+      at::arange(std::min(shard.first, network.classes + 1), network.classes + 1, shard.stride,
+                 at::TensorOptions(at::kLong).device(communicator.device()));
+  embedding::Route route = table.start_ids(ids);
+  shard.rows = table.return_rows(route, table.look_up(route));
+  shard.share = shard.rows.size(0);
+  return shard;
 }
 
 int64_t most_users(int64_t mine, comm::Communicator communicator) {
@@ -101,6 +120,8 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
   for (const auto& [name, config] : network.config.heads) {
     if (config.loss == HeadConfig::Loss::kBinary) binary[name];
   }
+  const models::ClassShard classes =
+      head ? ranking_classes(network, communicator) : models::ClassShard{};
   data::EvaluationBatch batch;
   while (reader.next(batch)) {
     const models::Inputs inputs = network.inputs.evaluation(batch);
@@ -110,9 +131,8 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
       RankingOptions options;
       options.normalize = head->normalize;
       options.padded_users = most_users(batch.samples(), communicator);
-      const TargetRanks ranks = rank_targets(
-          network.model.output(hidden), batch,
-          models::class_shard(*network.class_table(), network.classes), options, communicator);
+      const TargetRanks ranks =
+          rank_targets(network.model.output(hidden), batch, classes, options, communicator);
       for (int64_t u = 0; u < batch.samples(); ++u) {
         ranking.add(ranks.all[u], ranks.unseen[u], batch.later[u] != 0);
       }
