@@ -6,7 +6,11 @@
 #include <set>
 
 #include <gtest/gtest.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/schema.h>
 
+#include "tautline/base/error.h"
 #include "tautline/data/build.h"
 #include "tautline/data/reader.h"
 
@@ -95,6 +99,60 @@ TEST(ReadBuilt, EveryEventOfACsvComesBack) {
     while (reader->next(batch)) read += batch.samples();
     EXPECT_EQ(read, evaluated);
   }
+}
+
+/// Where the bytes of a column of the first row group end in a part.
+int64_t end_of_column(const std::string& part, const std::string& path) {
+  const auto metadata = parquet::ParquetFileReader::OpenFile(part)->metadata();
+  for (int leaf = 0; leaf < metadata->num_columns(); ++leaf) {
+    if (metadata->schema()->Column(leaf)->path()->ToDotString() != path) continue;
+    const auto chunk = metadata->RowGroup(0)->ColumnChunk(leaf);
+    return chunk->data_page_offset() + chunk->total_compressed_size();
+  }
+  ADD_FAILURE() << path << " is no column of " << part;
+  return 0;
+}
+
+TEST(ReadBuilt, AFlippedBitInAPageIsAnErrorThatNamesThePart) {
+  const TemporaryFolder folder;
+  {
+    std::ofstream csv(folder / "log.csv");
+    csv << "user,item,time\n";
+    Random random(33, RandomUse::kSynthetic);
+    for (int e = 0; e < 4000; ++e)
+      csv << "u" << random.below(50) << ",i" << random.below(900) << "," << e << "\n";
+  }
+  BuildOptions build;
+  build.log = folder / "log.csv";
+  build.out = folder / "built";
+  build.baselines = false;
+  build_log(build);
+  const std::string part = folder / "built/part-00000.parquet";
+  ReaderOptions options;
+  options.log = build.out;
+  options.batch = 8;
+  open_reader(options)->next();
+  for (const char* column : {"item.list.element", "time.list.element"}) {
+    const int64_t end = end_of_column(part, column);
+    for (int64_t at = end - 1; at > end - 100; at -= 7) {  // the last page is longer than this
+      const auto flip = [&] {
+        std::fstream file(part, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(at);
+        const char byte = static_cast<char>(file.get() ^ (1 << (at % 8)));
+        file.seekp(at);
+        file.put(byte);
+      };
+      flip();
+      try {
+        open_reader(options)->next();
+        ADD_FAILURE() << column << ", byte " << at;
+      } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), testing::HasSubstr("part-00000.parquet"));
+      }
+      flip();
+    }
+  }
+  open_reader(options)->next();  // and whole again
 }
 
 // The real log of docs/quality.md: 611 users of which one has a single event, 100,837 events.

@@ -146,6 +146,7 @@ std::shared_ptr<parquet::WriterProperties> writer_properties() {
   builder.compression(arrow::Compression::ZSTD)->compression_level(1)->disable_dictionary();
   builder.encoding("time.list.element", parquet::Encoding::DELTA_BINARY_PACKED);
   builder.max_row_group_length(int64_t{1} << 40);  // row groups are cut here, not there
+  builder.enable_page_checksum();                  // zstd frames carry none: a flipped bit decodes
   return builder.build();
 }
 
