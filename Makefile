@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 ENVIRONMENT = $(shell scripts/environment)
 BIN = $(ENVIRONMENT)/bin
 
-.PHONY: setup build quickstart test core test-gpu format clean
+.PHONY: setup build quickstart test test-fault core test-gpu format clean
 
 setup:
 	@scripts/setup
@@ -17,6 +17,10 @@ build: setup
 # Every CPU test.
 test: build
 	@$(BIN)/ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
+
+# kill -9 of every rank and of the launcher at every kind of moment, 20 times (`make test` does it 4 times).
+test-fault: build
+	@TAUTLINE_FAULT_KILLS=all $(BIN)/ctest --test-dir $(BUILD) -R '^fault' --output-on-failure
 
 # The torch-free half by itself.
 core: setup

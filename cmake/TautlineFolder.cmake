@@ -102,21 +102,26 @@ function(tautline_program name folder)
   endif()
 endfunction()
 
-# libtautline_ops.so: the operators for torch.ops.load_library, and the Python tests of them.
+# libtautline_ops.so: the operators for torch.ops.load_library.
 function(tautline_operators target folder)
   add_library(${target} SHARED $<TARGET_OBJECTS:tautline_${folder}>)
   target_link_libraries(${target} PRIVATE tautline_${folder})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME tautline_${folder} LINKER_LANGUAGE CXX)
-  if(NOT TAUTLINE_TESTS)
+endfunction()
+
+# tautline_python_tests(FOLDER VARIABLE TARGET): tests/FOLDER/test_*.py, each a ctest, with the path of the
+# target's file in the variable.
+function(tautline_python_tests folder variable target)
+  if(NOT TAUTLINE_TESTS OR NOT TARGET ${target})
     return()
   endif()
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/python/test_*.py)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/test_*.py)
   cmake_path(SET environment NORMALIZE ${TAUTLINE_SITE}/../../..)
   foreach(test ${tests})
     get_filename_component(name ${test} NAME_WE)
-    add_test(NAME python.${name}
+    add_test(NAME ${folder}.${name}
              COMMAND ${environment}/bin/python -m pytest -q -p no:cacheprovider ${test})
-    set_tests_properties(python.${name} PROPERTIES TIMEOUT 600
-                         ENVIRONMENT "TAUTLINE_OPS=$<TARGET_FILE:${target}>;PYTHONDONTWRITEBYTECODE=1")
+    set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 600
+                         ENVIRONMENT "${variable}=$<TARGET_FILE:${target}>;PYTHONDONTWRITEBYTECODE=1")
   endforeach()
 endfunction()
