@@ -1,5 +1,5 @@
-// The CUDA kernels of the dense block on the shapes of the models s, m and l (bf16), as shares of the copy
-// rate of the same run: each must read its inputs and write its outputs once.
+// The CUDA kernels of the dense block on the shapes of the models s, m and l (bf16), as shares of
+// the copy rate of the same run: each must read its inputs and write its outputs once.
 // Usage: bench_block_gpu OUT.json COMMIT
 #include <string>
 

@@ -1,9 +1,10 @@
-// Forward and backward of every operator of one SASRec step on the CPU, ours beside PyTorch's formula for
-// the same thing in the same run: best of N, so that a busy machine disturbs the ratios little.
+// Forward and backward of every operator of one SASRec step on the CPU, ours beside PyTorch's
+// formula for the same thing in the same run: best of N, so that a busy machine disturbs the ratios
+// little.
 //
 // The step is that of a small log: T tokens in sequences of about 6 (and one long one), width 64, 2
-// heads, feed-forward 256, V items, normalised full softmax. PyTorch's attention runs on sequences padded
-// to the longest, as a hand-written model would.
+// heads, feed-forward 256, V items, normalised full softmax. PyTorch's attention runs on sequences
+// padded to the longest, as a hand-written model would.
 //
 //   bench_cpu_block [--tokens 1686] [--items 8687] [--threads 1] [--repeat 15] [--json FILE]
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Embedding lookup and fused row-wise Adagrad on a table of 10^8 rows, 2 10^6 ids, Zipf and uniform,
-// as shares of ceilings measured in the same run:
-//   lookup   the best of plain gathers (one row a group of lanes, no checks, several rows in flight and
-//            block sizes) between the same types, over the same ids
-//   update   sort of the ids (CUB) + gradients read once, in a row + read-modify-write of the distinct
-//            rows and their states (best of several block sizes), each alone
+// Embedding lookup and fused row-wise Adagrad on a table of 10^8 rows, 2 10^6 ids, Zipf and
+// uniform, as shares of ceilings measured in the same run:
+//   lookup   the best of plain gathers (one row a group of lanes, no checks, several rows in
+//            flight and block sizes) between the same types, over the same ids
+//   update   sort of the ids (CUB) + gradients read once, in a row + read-modify-write of the
+//            distinct rows and their states (best of several block sizes), each alone
 // Usage: bench_embedding_gpu OUT.json COMMIT [ROWS [ONLY]], ONLY as bfloat16/64
 #include <cstring>
 #include <string>

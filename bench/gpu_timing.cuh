@@ -1,5 +1,5 @@
-// Timing on the GPU for the benches: median of CUDA-event timings after warm-up, with the host's launch
-// time hidden behind a kernel that spins, and the copy rate as the ceiling of everything.
+// Timing on the GPU for the benches: median of CUDA-event timings after warm-up, with the host's
+// launch time hidden behind a kernel that spins, and the copy rate as the ceiling of everything.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,8 @@ double median_seconds(Run&& run, int repeats = 15, int warm_up = 3) {
   return times[times.size() / 2];
 }
 
-/// Bytes read and written a second by a plain copy between two buffers of `bytes`: the better of ours
-/// and cudaMemcpy.
+/// Bytes read and written a second by a plain copy between two buffers of `bytes`: the better of
+/// ours and cudaMemcpy.
 inline double copy_rate(const void* from, void* to, size_t bytes) {
   const double ours = median_seconds([&] {
     copy_words<<<132 * 16, 512>>>(static_cast<const uint4*>(from), static_cast<uint4*>(to),

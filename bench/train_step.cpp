@@ -1,12 +1,14 @@
 // The whole training step of a model on synthetic batches: time, tokens/s, targets/s, MFU.
 //
-// Batches are those of the usual hand-written comparison: `batch` sequences a rank (weak scaling: fixed for each
-// rank) with log-normal lengths (mean 400, sigma .9, clipped to [16, 2048]), ids floor(u^4 * rows), every
-// token a target. Eight different batches take turns. MFU by docs/metrics.md: 6 P tokens + 3.5 x 4 H d
-// causal pairs x layers over 989 TFLOP/s (the dense bf16 rate of an H200's data sheet).
+// Batches are those of the usual hand-written comparison: `batch` sequences a rank (weak scaling:
+// fixed for each rank) with log-normal lengths (mean 400, sigma .9, clipped to [16, 2048]), ids
+// floor(u^4 * rows), every token a target. Eight different batches take turns. MFU by
+// docs/metrics.md: 6 P tokens + 3.5 x 4 H d causal pairs x layers over 989 TFLOP/s (the dense bf16
+// rate of an H200's data sheet).
 //
-//   bench_train_step configs/models/peer_s.yaml --batch 512 --device cuda --bf16 [--steps 16] [--warmup 6]
-//       [--json FILE] [--trace FILE] [--losses] [--threads N] [--mean 400] [--max 2048] [--dump FILE]
+//   bench_train_step configs/models/peer_s.yaml --batch 512 --device cuda --bf16
+//       [--steps 16] [--warmup 6] [--json FILE] [--trace FILE] [--losses] [--threads N]
+//       [--mean 400] [--max 2048] [--dump FILE]
 //
 // --dump writes the parameters, the first batch's rows and its loss as safetensors, for
 // bench/peer_first_loss.py: from equal weights another implementation must find the same loss.

@@ -1,5 +1,6 @@
-// The real torchrun, mpirun and srun start a program that prints its Launch and does one all-reduce; a rank
-// that dies under each of them is named. Skipped only where the launcher is not installed.
+// The real torchrun, mpirun and srun start a program that prints its Launch and does one
+// all-reduce; a rank that dies under each of them is named. Skipped only where the launcher is not
+// installed.
 #include <fstream>
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
@@ -112,12 +113,13 @@ std::vector<pid_t> children_of_this_process() {
   return children;
 }
 
-// One machine's Slurm, as root: munged, slurmctld and slurmd with all their files in a temporary folder.
+// One machine's Slurm, as root: munged, slurmctld and slurmd with all their files in a temporary
+// folder.
 class Slurm {
  public:
   Slurm() {
-    // slurmstepd leaves the daemons' process group and would stay, waiting for a controller that is gone:
-    // as orphans its like become our children, and end in the destructor.
+    // slurmstepd leaves the daemons' process group and would stay, waiting for a controller that is
+    // gone: as orphans its like become our children, and end in the destructor.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const std::string dir = folder_.path();
     std::filesystem::permissions(dir, std::filesystem::perms(0755));

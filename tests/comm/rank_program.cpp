@@ -1,5 +1,5 @@
-// What the tests start through --ranks, torchrun, mpirun and srun: prints its Launch, adds up the ranks, and
-// then does what it was told to.
+// What the tests start through --ranks, torchrun, mpirun and srun: prints its Launch, adds up the
+// ranks, and then does what it was told to.
 //
 //   comm_rank_program [--ranks N] [--cuda] MODE [RANK or SECONDS]
 //     sum              print "launch ..." and "sum ..." and end

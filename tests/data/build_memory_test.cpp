@@ -38,7 +38,8 @@ int64_t peak_bytes(const std::string& log) {
   std::string filter = "--gtest_filter=BuildMemory.DISABLED_Child";
   std::string disabled = "--gtest_also_run_disabled_tests", brief = "--gtest_brief=1";
   char* arguments[] = {program.data(), filter.data(), disabled.data(), brief.data(), nullptr};
-  // Allocators that give back at once: what they hoard varies from run to run by more than the bound.
+  // Allocators that give back at once: what they hoard varies from run to run by more than the
+  // bound.
   std::string arenas = "MALLOC_ARENA_MAX=1", pool = "ARROW_DEFAULT_MEMORY_POOL=system";
   std::string trim = "MALLOC_TRIM_THRESHOLD_=65536";
   char* environment[] = {variable.data(), arenas.data(), pool.data(), trim.data(), nullptr};

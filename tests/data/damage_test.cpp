@@ -61,8 +61,8 @@ TEST(Damage, FlippedBytesAnywhere) {
     ++found;
     EXPECT_THAT(error, HasSubstr(folder / "log"));
   }
-  // Pages carry checksums; the column 'user', which is not read, and statistics in the footer do not
-  // matter.
+  // Pages carry checksums; the column 'user', which is not read, and statistics in the footer do
+  // not matter.
   EXPECT_GT(found, kTurns * 2 / 5);
 }
 

@@ -1,4 +1,5 @@
-// The reader on logs that `data build` wrote: nothing is lost between an event file and the batches.
+// The reader on logs that `data build` wrote: nothing is lost between an event file and the
+// batches.
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>

@@ -42,7 +42,8 @@ class S3Server {
   S3Server(const S3Server&) = delete;
   S3Server& operator=(const S3Server&) = delete;
 
-  /// s3://key:secret@PATH?... of this server. The first part of the path is a bucket, made if need be.
+  /// s3://key:secret@PATH?... of this server. The first part of the path is a bucket, made if need
+  /// be.
   std::string uri(const std::string& path) const {
     return "s3://key:secret@" + path + "?scheme=http&region=us-east-1&allow_bucket_creation=true" +
            "&endpoint_override=127.0.0.1:" + port_;

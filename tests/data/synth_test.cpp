@@ -81,8 +81,8 @@ TEST(Synth, LengthsAreLogNormalAndTimesHaveDaysAndWeeks) {
   }
   const double users = static_cast<double>(options.users), mean = logs / users;
   const double sigma = std::sqrt(squares / users - mean * mean);
-  // Five standard errors, of ln length (0.8) and of its deviation; lengths are whole and at least 1,
-  // which moves the mean of the logarithm by less than 0.01 here.
+  // Five standard errors, of ln length (0.8) and of its deviation; lengths are whole and at least
+  // 1, which moves the mean of the logarithm by less than 0.01 here.
   EXPECT_NEAR(mean, std::log(30) - 0.32, 5 * 0.8 / std::sqrt(users) + 0.01);
   EXPECT_NEAR(sigma, 0.8, 5 * 0.8 / std::sqrt(2 * users) + 0.02);
   // Activity is 1 + 0.6 cos around 20 h, and 1.5 times as much on two days of seven.

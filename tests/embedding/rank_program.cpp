@@ -1,8 +1,11 @@
-// A table over ranks that are processes: the same steps by every sharding, on the CPU (Gloo) and with --cuda on
-// this rank's GPU (NCCL) too. On one kind of device all shardings must agree bit for bit. Between the two SGD
-// on whole numbers must be equal, and the others within the roundings of their last operations (fused or not).
+// A table over ranks that are processes: the same steps by every sharding, on the CPU (Gloo) and
+// with --cuda on this rank's GPU (NCCL) too. On one kind of device all shardings must agree bit for
+// bit. Between the two SGD on whole numbers must be equal, and the others within the roundings of
+// their last operations (fused or not).
 //
-//   embedding_rank_program [--ranks N] [--cuda]    prints "rank R agrees: ..." or what differs, then exits with 1
+//   embedding_rank_program [--ranks N] [--cuda]
+//
+// prints "rank R agrees: ..." or what differs, then exits with 1.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

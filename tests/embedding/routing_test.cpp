@@ -111,7 +111,8 @@ TEST(Hash, BothFormsAgreeForAllIds) {
     }
 }
 
-// Consecutive ids spread evenly: chi-square over 64 cells, 63 degrees of freedom, sd 11.2; five of them.
+// Consecutive ids spread evenly: chi-square over 64 cells, 63 degrees of freedom, sd 11.2; five of
+// them.
 TEST(Hash, SpreadsConsecutiveIdsAndWaysAreIndependent) {
   const int64_t cells = 64, n = 64000;
   std::vector<double> count(cells), together(cells * cells);

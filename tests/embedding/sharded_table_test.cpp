@@ -1,5 +1,5 @@
-// Ranks are threads over Gloo; rows and gradients are small whole numbers, so that every sum is exact and
-// "agree" means equal.
+// Ranks are threads over Gloo; rows and gradients are small whole numbers, so that every sum is
+// exact and "agree" means equal.
 #include "tautline/embedding/sharded_table.h"
 
 #include <gmock/gmock.h>
@@ -60,7 +60,8 @@ at::Tensor whole_rows(int64_t rows, int64_t width) {
       .contiguous();
 }
 
-// The ids of a step, the same set for any number of ranks: rank r takes every W-th, and rank 1 none in step 2.
+// The ids of a step, the same set for any number of ranks: rank r takes every W-th, and rank 1 none
+// in step 2.
 struct Ids {
   std::vector<int64_t> all;
   at::Tensor of_rank(int rank, int world) const {
@@ -176,7 +177,8 @@ TEST(ShardedTable, SgdUpdatesAreExactForAnyNumberOfRanks) {
   }
 }
 
-// Several steps with state: every sharding on every number of ranks ends with the very bits of one rank.
+// Several steps with state: every sharding on every number of ranks ends with the very bits of one
+// rank.
 TEST(ShardedTable, AdagradAndAdamAgreeBitForBit) {
   for (const Kind kind : {Kind::kRowwiseAdagrad, Kind::kAdam}) {
     at::Tensor of_one;

@@ -1,6 +1,7 @@
-// The CUDA kernels of the dense block against the double references, for every element type: inputs are
-// rounded to the type first, so the reference sees the very same values. A result may differ by its own
-// rounding (half a unit in the last place) and by the bound of FP32 sums, which each test derives.
+// The CUDA kernels of the dense block against the double references, for every element type: inputs
+// are rounded to the type first, so the reference sees the very same values. A result may differ by
+// its own rounding (half a unit in the last place) and by the bound of FP32 sums, which each test
+// derives.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +56,8 @@ struct Output {
   }
 };
 
-/// |got - want| <= ulp |want| + bound(i), or half of float16's smallest step; the worst offender is named.
+/// |got - want| <= ulp |want| + bound(i), or half of float16's smallest step; the worst offender is
+/// named.
 template <class Bound>
 void expect_close(const std::vector<float>& got, const std::vector<float>& want, double ulp,
                   const Bound& bound, const std::string& name) {
@@ -434,8 +436,8 @@ TEST(SoftmaxGpu, StatisticsAndGradientFollowTheReference) {
           const std::string name =
               std::to_string(rows) + " x " + std::to_string(classes) + name_of(e);
           expect_close(d_max.host(), max, 4 * kEps, flat(16 * kEps), name + " max");
-          // Each exponential errs by 2 + 1.2 |x| units with |x| < 40; the running sum is rescaled once a
-          // step: (classes / 32 + 64) eps of a sum of positive terms.
+          // Each exponential errs by 2 + 1.2 |x| units with |x| < 40; the running sum is rescaled
+          // once a step: (classes / 32 + 64) eps of a sum of positive terms.
           const double relative = (static_cast<double>(classes) / 32 + 64 + 64) * kEps;
           expect_close(d_sum.host(), sum, relative, flat(0), name + " sum");
           expect_close(d_hit.host(), hit, 4 * kEps, flat(16 * kEps), name + " target");

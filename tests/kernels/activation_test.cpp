@@ -63,8 +63,9 @@ TEST(Activation, BothInstructionSetsAgreeWithTheReference) {
                                               << " width " << width << " bias " << bias);
             Data got(kind, rows, width, bias);
             got.run(use_v4);
-            // exp of an argument up to 100 is off by 100 / 2 units from the rounding of x^2 / 2 where
-            // it is tiny, so absolutely by less than 4; some 16 operations on terms up to |x| <= 13.
+            // exp of an argument up to 100 is off by 100 / 2 units from the rounding of x^2 / 2
+            // where it is tiny, so absolutely by less than 4; some 16 operations on terms up to |x|
+            // <= 13.
             EXPECT_CLOSE(forward, got.out, want.out, rows, 20, 1.0);
             EXPECT_CLOSE(backward, got.d_x, want.d_x, rows, 20, 13.0);
             EXPECT_CLOSE(backward, got.d_bias, want.d_bias, 1, 20 + 66, 13.0);
@@ -84,8 +85,8 @@ TEST(Activation, GeluIsPreciseRelativeToItselfInTheNegativeTailToo) {
   got.run(false);
   Shares shares("gelu, relative");
   for (int i = 0; i < kPoints; ++i) {
-    // The exponent x^2 / 2 is rounded to 24 bits and exp passes that on as x^2 / 2 units; 2.5 units of the
-    // polynomial, and a dozen operations.
+    // The exponent x^2 / 2 is rounded to 24 bits and exp passes that on as x^2 / 2 units; 2.5 units
+    // of the polynomial, and a dozen operations.
     const double units = 16 + 0.5 * double{want.x[i]} * want.x[i];
     EXPECT_CLOSE(shares, std::vector<float>{got.out[i]}, std::vector<float>{want.out[i]}, 1, units,
                  0.0);

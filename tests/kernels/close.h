@@ -1,8 +1,9 @@
 // Comparing a kernel's output with its reference, row by row, against a derived tolerance.
 //
-// A result made of K rounded FP32 operations on terms of size up to m differs from the exact one by at
-// most K eps m (Higham 2002, section 3.1). A row's tolerance is units * eps * m: `units` is the K that
-// the test derives, m the largest |reference| of the row plus `floor`, the size of the terms that cancel.
+// A result made of K rounded FP32 operations on terms of size up to m differs from the exact one by
+// at most K eps m (Higham 2002, section 3.1). A row's tolerance is units * eps * m: `units` is the
+// K that the test derives, m the largest |reference| of the row plus `floor`, the size of the terms
+// that cancel.
 #pragma once
 
 #include <algorithm>

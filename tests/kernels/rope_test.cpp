@@ -34,8 +34,8 @@ TEST(Rope, BothInstructionSetsAgreeWithTheReference) {
         std::vector<float> got(in.size());
         p.out = got.data();
         use_v4 ? v4::rope_cpu(p, 0, p.tokens) : v3::rope_cpu(p, 0, p.tokens);
-        // The angle is a product of two rounded numbers: its error is 1.5 units of itself, and it is at
-        // most the position; then four operations on values that reach 4.
+        // The angle is a product of two rounded numbers: its error is 1.5 units of itself, and it
+        // is at most the position; then four operations on values that reach 4.
         for (int64_t t = 0; t < p.tokens; ++t) {
           const int64_t row = 3 * 2 * head_dim;
           const std::vector<float> a(got.begin() + t * row, got.begin() + (t + 1) * row);

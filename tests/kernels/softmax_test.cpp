@@ -185,7 +185,8 @@ TEST(SoftmaxLoss, BothInstructionSetsAgreeWithPlainProducts) {
                    << isa << " " << rows << " x " << classes << " x " << width);
       Loss got(rows, classes, width);
       got.run(use_v4);
-      // Logits: width terms, sizes up to 10 in the exponent; sums of at most 32 + classes / 32 terms.
+      // Logits: width terms, sizes up to 10 in the exponent; sums of at most 32 + classes / 32
+      // terms.
       const double units = 10 + 10 * std::sqrt(static_cast<double>(width)) + 32 + classes / 32.0;
       EXPECT_CLOSE(statistics, got.max, want.max, 1, units, 0.0);
       EXPECT_CLOSE(statistics, got.sum, want.sum, rows, units, 0.0);

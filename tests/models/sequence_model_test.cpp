@@ -116,8 +116,8 @@ void check_gradient(const ModelConfig& config, int64_t classes) {
     };
     const auto slope = [&](double h) { return (at_distance(h) - at_distance(-h)) / (2 * h); };
     const double h = 2e-3, coarse = slope(2 * h), fine = slope(h);
-    // Truncation falls with h^2, so a third of the difference is what `fine` still has; each loss is
-    // a sum that rounds a few hundred times.
+    // Truncation falls with h^2, so a third of the difference is what `fine` still has; each loss
+    // is a sum that rounds a few hundred times.
     const double tolerance = std::abs(coarse - fine) + 32 * eps() * loss.value.item<double>() / h;
     EXPECT_NEAR(fine, expected, tolerance) << "trial " << trial;
     EXPECT_GT(std::abs(expected), 4 * tolerance) << "the test sees nothing, trial " << trial;

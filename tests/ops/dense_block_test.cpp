@@ -1,5 +1,5 @@
-// The operators of the dense block as the C++ models call them: what Python's tests (tests/python/test_ops.py)
-// cannot see. Values and gradients are compared there.
+// The operators of the dense block as the C++ models call them: what Python's tests
+// (tests/python/test_ops.py) cannot see. Values and gradients are compared there.
 #include <cmath>
 
 #include <ATen/ATen.h>

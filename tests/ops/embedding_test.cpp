@@ -1,5 +1,5 @@
-// What users of the embedding operators rely on: results, checked errors, empties, the same bits for
-// any number of threads, and shapes on meta tensors. The arithmetic itself: tests/kernels.
+// What users of the embedding operators rely on: results, checked errors, empties, the same bits
+// for any number of threads, and shapes on meta tensors. The arithmetic itself: tests/kernels.
 #include "tautline/ops/embedding.h"
 
 #include <gmock/gmock.h>
@@ -115,7 +115,8 @@ TEST(EmbeddingOps, RowwiseAdagradByHand) {
   EXPECT_EQ(state[0].item<float>(), 0.f);
 }
 
-// First Adam step with bias correction: m / (1 - b1) = g, v / (1 - b2) = g^2, so w moves by lr sign(g).
+// First Adam step with bias correction: m / (1 - b1) = g, v / (1 - b2) = g^2, so w moves by lr
+// sign(g).
 TEST(EmbeddingOps, FirstAdamStepMovesByTheLearningRate) {
   at::Tensor table = at::zeros({3, 2}), m = at::zeros({3, 2}), v = at::zeros({3, 2});
   apply_adam(table, m, v, ids({2}), at::tensor({5.f, -7.f}).view({1, 2}), 1, 0.01, 0.9, 0.999, 0,

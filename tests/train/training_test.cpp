@@ -1,4 +1,5 @@
-// The built program trains a small synthetic log: on any number of ranks, twice, with a stop between.
+// The built program trains a small synthetic log: on any number of ranks, twice, with a stop
+// between.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>

@@ -13,7 +13,8 @@ namespace tautline::comm {
 
 void prepare_process(const Launch& launch) {
   set_rank_for_errors(launch.world > 1 ? launch.rank : -1);
-  // libtorch's own handler would abort the process before the watch can name the dead rank (watch.h).
+  // libtorch's own handler would abort the process before the watch can name the dead rank
+  // (watch.h).
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 1);
   // c10d warns of each lost connection with a page of addresses; the watch says it in a sentence.
   if (!process_variable("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2;

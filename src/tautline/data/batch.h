@@ -24,17 +24,16 @@ struct Batch {
   std::vector<int64_t> rank_tokens;  // [W] tokens of each rank: the balance of the deal
 
   // This rank's samples.
-  std::vector<int64_t>
-      sample;                 // [S] index of the sample inside the step's fixed set (keys dropout)
-  std::vector<int64_t> user;  // [S] row number of the user in the log
+  std::vector<int64_t> sample;      // [S] index inside the step's fixed set (keys dropout)
+  std::vector<int64_t> user;        // [S] row number of the user in the log
   std::vector<int64_t> offsets{0};  // [S + 1] tokens before each sample
   std::vector<int64_t> item;        // [T] ids >= 1
   std::vector<int64_t> time;        // [T] seconds
   std::vector<int64_t> target;      // [T] item id of the next event; 0: not a target
   std::map<std::string, std::vector<int64_t>> categorical;  // [T] by column
   std::map<std::string, std::vector<float>> dense;  // [T] by column; labels too (of the same event)
-  std::map<std::string, std::vector<float>>
-      next_label;  // [T] label of the next event, NaN where no target
+  // [T] label of the next event, NaN where no target
+  std::map<std::string, std::vector<float>> next_label;
 
   int64_t samples() const { return static_cast<int64_t>(sample.size()); }
   int64_t tokens() const { return static_cast<int64_t>(item.size()); }

@@ -42,9 +42,10 @@ struct ReaderOptions {
   int prefetch = 4;                  // batches ready ahead
   int64_t shuffle_window = 1 << 20;  // users shuffled together
   BalancePlan balance;
-  balance::Cost cost;               // of a sample, for the deal and for base batch shuffling
-  int64_t cache_bytes = 1LL << 30;  // a log that takes no more than this decoded is decoded once
-                                    // and kept; a larger one is decoded window by window
+  balance::Cost cost;  // of a sample, for the deal and for base batch shuffling
+  // A log that takes no more than this decoded is decoded once and kept; a larger one is decoded
+  // window by window.
+  int64_t cache_bytes = 1LL << 30;
 };
 
 /// Where training goes on: after `step` steps in all, `step_in_epoch` of them in `epoch`.
@@ -65,8 +66,8 @@ class Reader {
   virtual Cursor cursor() const = 0;  // of the next batch
   virtual void seek(const Cursor&) = 0;
   virtual int64_t steps_per_epoch(int64_t epoch) = 0;
-  virtual double seconds_waited()
-      const = 0;  // by next(), in all: 0 if the reader is never the bottleneck
+  /// By next(), in all: 0 if the reader is never the bottleneck.
+  virtual double seconds_waited() const = 0;
 };
 
 /// Users with at least three events; at most `users` of them, drawn by seed (0: all). Each call

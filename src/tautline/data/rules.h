@@ -14,8 +14,8 @@ namespace tautline::data {
 struct Histories {
   std::vector<int64_t> begin{0};  // [users + 1]
   std::vector<int64_t> items;     // of all users
-  std::vector<uint8_t>
-      later_target;  // [users] the last event is strictly later than the one before
+  // [users] the last event is strictly later than the one before; the same of the one before
+  std::vector<uint8_t> later_target;
   std::vector<uint8_t> later_validation;
   void add(const UserView& user);
   int64_t users() const { return static_cast<int64_t>(begin.size()) - 1; }

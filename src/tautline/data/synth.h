@@ -2,8 +2,8 @@
 //
 // Items: popularity rank r has weight (r + 1)^-s. Item r belongs to cluster r mod G, so that all
 // clusters have items of every popularity. Each item has three fixed successors in its cluster.
-// Users: a few clusters of interest; events per user are log-normal, in sessions of about six events
-// that follow a day and week cycle.
+// Users: a few clusters of interest; events per user are log-normal, in sessions of about six
+// events that follow a day and week cycle.
 // The next item of a session is
 //   - with 0.7 a successor of the last item; which of the three depends on the item before the last
 //     (80 % one of them): a model of the last item alone finds the three, a model of the last two

@@ -1,8 +1,9 @@
 // The report of a run: one HTML file that needs nothing else (no script, no font, no request), to
-// be read in a browser, mailed, printed or kept beside the checkpoint. C++ draws the figures as inline
-// SVG; a content security policy forbids all else, so a table's name cannot do any harm.
+// be read in a browser, mailed, printed or kept beside the checkpoint. C++ draws the figures as
+// inline SVG; a content security policy forbids all else, so a table's name cannot do any harm.
 //
-// Input are plain values that the trainer, or later a simulation, fills in. What is empty is left out.
+// Input are plain values that the trainer, or later a simulation, fills in. What is empty is left
+// out.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// Hashed tables: an id of any size, without a vocabulary, becomes one row in each of `ways` sub-tables; their
-// rows, each E / ways wide, are concatenated. Two ids share all their rows with probability rows^-ways
-// (compositional embeddings; the multi-hash tables of large foundation models).
+// Hashed tables: an id of any size, without a vocabulary, becomes one row in each of `ways`
+// sub-tables; their rows, each E / ways wide, are concatenated. Two ids share all their rows with
+// probability rows^-ways (compositional embeddings; the multi-hash tables of large foundation
+// models).
 //
-// The hash is XXH64's final avalanche (github.com/Cyan4973/xxHash, doc/xxhash_spec.md, "final mix") over
-// id + (way + 1) * 0x9E3779B97F4A7C15, modulo the rows after the top bit is dropped. It depends on nothing
-// else: no seed, no rank, so a checkpoint keeps its meaning.
+// The hash is XXH64's final avalanche (github.com/Cyan4973/xxHash, doc/xxhash_spec.md, "final mix")
+// over id + (way + 1) * 0x9E3779B97F4A7C15, modulo the rows after the top bit is dropped. It
+// depends on nothing else: no seed, no rank, so a checkpoint keeps its meaning.
 #pragma once
 
 #include <cstdint>

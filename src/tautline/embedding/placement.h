@@ -1,5 +1,5 @@
-// Where row r of a table lies. Row-wise: on rank r % W, as local row r / W. Table-wise: on the owner, as it
-// is. Data-parallel: on every rank, as it is. No torch, no communication.
+// Where row r of a table lies. Row-wise: on rank r % W, as local row r / W. Table-wise: on the
+// owner, as it is. Data-parallel: on every rank, as it is. No torch, no communication.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct Placement {
     if (sharding == Sharding::kRowWise) return (rows - rank + world - 1) / world;
     return sharding == Sharding::kDataParallel || rank == owner ? rows : 0;
   }
-  /// The most rows on a rank. holder * span() + local is a row's key: its order is (holder, local row).
+  /// The most rows on a rank. holder * span() + local is a row's key: its order is (holder, local
+  /// row).
   int64_t span() const { return held(sharding == Sharding::kTableWise ? owner : 0); }
 };
 

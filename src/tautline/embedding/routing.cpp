@@ -56,8 +56,8 @@ Groups group_by_holder(const at::Tensor& rows, const Placement& placement, bool 
                        : group_by_holder_generic(rows, placement, deduplicate);
 }
 
-// Sorted keys; `run` [n] counts the distinct ones before each place, which is where a key goes and what the
-// inverse says. Writes to one place all carry one value, so scatter is deterministic.
+// Sorted keys; `run` [n] counts the distinct ones before each place, which is where a key goes and
+// what the inverse says. Writes to one place all carry one value, so scatter is deterministic.
 Groups group_by_holder_generic(const at::Tensor& rows, const Placement& placement,
                                bool deduplicate) {
   const int64_t n = rows.numel(), span = placement.span();

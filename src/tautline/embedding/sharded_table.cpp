@@ -72,8 +72,8 @@ bool ShardedTable::exchanges() const {
   return communicator_.size() > 1 && plan_.sharding != Sharding::kDataParallel;
 }
 
-// Direct ids must lie in the table. On a device the check travels with the counts, so that it costs no
-// synchronisation of its own; until then a wrong id stands for row 0.
+// Direct ids must lie in the table. On a device the check travels with the counts, so that it costs
+// no synchronisation of its own; until then a wrong id stands for row 0.
 at::Tensor ShardedTable::asked_rows(const at::Tensor& ids, Route& route) const {
   if (config_.hash_ways > 0) return hash_rows(ids, config_.hash_ways, config_.rows);
   if (ids.numel() == 0) return ids;
@@ -193,8 +193,8 @@ Touched ShardedTable::coalesce(Route& route, const at::Tensor& gradients) {
   return {rows, sums};
 }
 
-// Data-parallel copies: every rank gets all ranks' touched rows, padded with "none" (-1) to the longest, and
-// adds them up in the order of ranks, so that all copies stay equal bit for bit.
+// Data-parallel copies: every rank gets all ranks' touched rows, padded with "none" (-1) to the
+// longest, and adds them up in the order of ranks, so that all copies stay equal bit for bit.
 Touched ShardedTable::sum_over_copies(const Touched& mine) {
   const int64_t world = communicator_.size();
   if (world == 1) return mine;

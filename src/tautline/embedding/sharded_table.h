@@ -3,11 +3,10 @@
 //
 //   Route route = table.start_ids(ids);              // ids to the ranks that hold their rows
 //   at::Tensor rows = table.look_up(route);          // [received, E] on the holding rank
-//   at::Tensor values = table.return_rows(route, rows);   // [n, E] back where the ids came from
+//   at::Tensor out = table.return_rows(route, rows); // [n, E] back where the ids came from
 //   ... forward, backward: gradients [n, E] ...
-//   Touched touched = table.coalesce(route, gradients);   // each touched row once, with its sum
-//   table.apply(touched);                            // the exact optimiser: only touched rows
-//   change
+//   Touched touched = table.coalesce(route, grads);  // each touched row once, with its sum
+//   table.apply(touched);                            // exact optimiser: only touched rows change
 //
 // All ranks call the same things in the same order. Several requests of one step (a sequence,
 // positives, negatives) are one request: concatenate the ids. n may be 0, on any rank.
@@ -39,10 +38,12 @@ namespace tautline::embedding {
 /// n asked rows (ids times hash ways), u of them distinct, m asked of this rank by all ranks.
 struct Route {
   int64_t ids = 0;  // asked for by the caller
-  at::Tensor
-      unique;  // [u] local row on its holder, by (holder, row); longer until the counts are known
-  at::Tensor inverse;   // [n] where among `unique` each asked row stands; undefined: the identity
-  at::Tensor received;  // [m] local rows that this rank was asked for, by source rank
+  // [u] local row on its holder, by (holder, row); longer until the counts are known
+  at::Tensor unique;
+  // [n] where among `unique` each asked row stands; undefined: the identity
+  at::Tensor inverse;
+  // [m] local rows that this rank was asked for, by source rank
+  at::Tensor received;
   std::vector<int64_t> send_splits, receive_splits;  // [W] rows
   enum class Stage { kCounts, kIds } stage = Stage::kCounts;
 
@@ -58,8 +59,8 @@ struct Touched {
   at::Tensor sums;  // [k, E]
 };
 
-/// One tensor of a rank's share, as a checkpoint holds it: local row l is global row first + l *
-/// stride.
+/// One tensor of a rank's share, as a checkpoint holds it: local row l is global row
+/// first + l * stride.
 struct TableState {
   std::string table;
   std::string kind;   // weight, adagrad_sum, adam_m, adam_v
@@ -81,8 +82,7 @@ class ShardedTable {
   ShardedTable(std::string name, const TableConfig& config, const TablePlan& plan,
                comm::Communicator communicator, const ShardedTableOptions& options = {});
 
-  /// ids [n] int64 on the table's device. The exchange of the counts is under way when this
-  /// returns.
+  /// ids [n] int64 on the table's device. When this returns, the counts are on their way.
   Route start_ids(const at::Tensor& ids);
   /// Optional: starts the exchange of the ids (needs the counts on the host; the one
   /// synchronisation of a lookup). `look_up` does it where it has not been done. Throws UserError
@@ -114,8 +114,7 @@ class ShardedTable {
   // Checkpoints
   std::vector<TableState> state() const;
   /// Copies those rows of a saved tensor (rows first + l * stride of the whole table) that this
-  /// rank holds. Returns how many it took: their sum over all saved tensors of a kind must be
-  /// rows_held().
+  /// rank holds. Returns how many: over all saved tensors of a kind they must add to rows_held().
   int64_t load(const std::string& kind, const at::Tensor& saved, int64_t first, int64_t stride);
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }

@@ -1,4 +1,5 @@
-// The other sides of a sharded table: its rows as classes of a full softmax, and its state for checkpoints.
+// The other sides of a sharded table: its rows as classes of a full softmax, and its state for
+// checkpoints.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

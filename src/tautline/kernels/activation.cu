@@ -1,6 +1,6 @@
-// SwiGLU and GELU on the GPU, one pass each way. A thread owns a vector of columns and goes down the rows
-// of its block, so that the bias and its gradient stay in registers; partial sums of the bias gradient
-// are added over blocks in order.
+// SwiGLU and GELU on the GPU, one pass each way. A thread owns a vector of columns and goes down
+// the rows of its block, so that the bias and its gradient stay in registers; partial sums of the
+// bias gradient are added over blocks in order.
 #include "tautline/kernels/activation.h"
 #include "tautline/kernels/vector.cuh"
 

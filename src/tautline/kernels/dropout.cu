@@ -1,5 +1,5 @@
-// Dropout on the GPU, one pass: a thread owns a vector of channels and goes down the rows of its block;
-// one philox block covers four channels, and the mask is never stored.
+// Dropout on the GPU, one pass: a thread owns a vector of channels and goes down the rows of its
+// block; one philox block covers four channels, and the mask is never stored.
 #include "tautline/kernels/dropout.h"
 #include "tautline/kernels/vector.cuh"
 

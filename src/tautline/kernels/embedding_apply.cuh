@@ -16,8 +16,8 @@ ApplySum<Table, C, V> apply_of(const RowUpdate& p) {
           p.scale};
 }
 
-/// Row-wise Adagrad for any width, by a warp: reads sum(c) for its columns, moves the state, returns the
-/// rate. Without a state: the learning rate.
+/// Row-wise Adagrad for any width, by a warp: reads sum(c) for its columns, moves the state,
+/// returns the rate. Without a state: the learning rate.
 template <class Table, class Sum>
 __device__ float any_rate(const ApplySum<Table, 1, 4>& apply, int64_t row, int64_t width,
                           const Sum& sum) {

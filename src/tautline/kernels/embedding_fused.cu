@@ -1,4 +1,5 @@
-// Row gradients straight into the table: sort, sum of each run, SGD or row-wise Adagrad, no sums stored.
+// Row gradients straight into the table: sort, sum of each run, SGD or row-wise Adagrad, no sums
+// stored.
 #include <cstdio>
 
 #include "tautline/kernels/embedding_apply.cuh"

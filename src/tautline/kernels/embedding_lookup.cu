@@ -1,7 +1,7 @@
-// Lookup on the GPU. The bound is memory: rows in, rows out, 8 bytes of id. A warp reads 32 ids at once;
-// each group of lanes then has eight 16-byte loads of different rows under way before the first store
-// (Little's law: 4.2 TB/s at 800 ns is 26 KB a multiprocessor; 32 warps hold 128 KB). Outputs are written
-// past the caches, so that the rows that many ids share stay in them.
+// Lookup on the GPU. The bound is memory: rows in, rows out, 8 bytes of id. A warp reads 32 ids at
+// once; each group of lanes then has eight 16-byte loads of different rows under way before the
+// first store (Little's law: 4.2 TB/s at 800 ns is 26 KB a multiprocessor; 32 warps hold 128 KB).
+// Outputs are written past the caches, so that the rows that many ids share stay in them.
 #include <cstdio>
 
 #include "tautline/kernels/embedding_lookup.h"
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRowsPerBlock = kThreads;  // each warp takes 32 ids
-// Rows under way where the types differ: 8 need so many registers that bf16 out of fp32 at E = 64 fell
-// from 95 to 76 % of the ceiling; 2 is 1 % slower.
+// Rows under way where the types differ: 8 need so many registers that bf16 out of fp32 at E = 64
+// fell from 95 to 76 % of the ceiling; 2 is 1 % slower.
 constexpr int kConvertFlight = 4;
 
 /// The id of this lane's row; -2 past the end.

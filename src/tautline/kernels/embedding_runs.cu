@@ -1,5 +1,6 @@
-// ids -> sorted (row, position) -> starts of the runs of equal rows -> pieces of long runs. The sort is
-// CUB's radix sort over as many bits as the table's rows have; it is stable, so positions stay in order.
+// ids -> sorted (row, position) -> starts of the runs of equal rows -> pieces of long runs. The
+// sort is CUB's radix sort over as many bits as the table's rows have; it is stable, so positions
+// stay in order.
 #include <bit>
 #include <cstdio>
 

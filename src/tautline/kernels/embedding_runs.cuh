@@ -1,5 +1,6 @@
-// Sorted ids on the GPU: what embedding_runs.cu makes and embedding_update.cu reads. Positions, rows and
-// counts are 32 bits wide here: half the bytes of a sort. N and R below 2^32 - 1 are checked on the host.
+// Sorted ids on the GPU: what embedding_runs.cu makes and embedding_update.cu reads. Positions,
+// rows and counts are 32 bits wide here: half the bytes of a sort. N and R below 2^32 - 1 are
+// checked on the host.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The stable sort of ids by (row, position) on the CPU: least significant digit radix sort of
-// row << 32 | position, over the bits that rows of this table have. On one thread: 200,000 Zipf ids of
-// a table of 50,000 rows take 3 ms, their sums and updates at E = 64 take 13 ms on one thread (EPYC).
-// Where a rank has many threads this is the part to make parallel next.
+// row << 32 | position, over the bits that rows of this table have. On one thread: 200,000 Zipf ids
+// of a table of 50,000 rows take 3 ms, their sums and updates at E = 64 take 13 ms on one thread
+// (EPYC). Where a rank has many threads this is the part to make parallel next.
 #include <algorithm>
 #include <bit>
 #include <memory>

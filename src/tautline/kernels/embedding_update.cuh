@@ -1,7 +1,7 @@
 // Sum of a run of gradients and what becomes of it, for rows that a RowLayout holds in registers.
-// Three kernels: sums of the pieces of long runs; then in one grid the long runs (a block each) and all
-// other runs (a warp takes 32: their starts, rows and first two positions are read at once, then
-// several runs' gradients and table rows are under way together).
+// Three kernels: sums of the pieces of long runs; then in one grid the long runs (a block each) and
+// all other runs (a warp takes 32: their starts, rows and first two positions are read at once,
+// then several runs' gradients and table rows are under way together).
 #pragma once
 
 #include "tautline/kernels/embedding_runs.cuh"
@@ -11,8 +11,8 @@ namespace tautline::kernels {
 
 constexpr int kUpdateThreads = 256;
 
-/// lr / (sqrt(state) + eps) to 3 units in the last place: the exact forms took a tenth of the kernel's
-/// instructions, and instructions bound narrow rows.
+/// lr / (sqrt(state) + eps) to 3 units in the last place: the exact forms took a tenth of the
+/// kernel's instructions, and instructions bound narrow rows.
 __device__ __forceinline__ float adagrad_rate(float lr, float state, float eps) {
   float root;
   asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(state));
@@ -188,9 +188,9 @@ __device__ void finish_long_run(const DeviceRuns& runs, const LongRun& run, int 
   finish.finish(layout, run.run, row, active, sum, held);
 }
 
-// Measured on an H200 (Zipf ids, E = 64, all bf16; share of the floor): 4 runs a group at a time in as
-// many registers as that takes 76 %, 3 blocks a multiprocessor 76 %, 2 runs and 4 blocks 80 %: more warps
-// hide a chain of dependent loads better than more loads a warp.
+// Measured on an H200 (Zipf ids, E = 64, all bf16; share of the floor): 4 runs a group at a time in
+// as many registers as that takes 76 %, 3 blocks a multiprocessor 76 %, 2 runs and 4 blocks 80 %:
+// more warps hide a chain of dependent loads better than more loads a warp.
 /// The first `long_blocks` blocks take the long runs, the others 32 runs a warp.
 template <class Gradient, int G, int C, int V, class Finish>
 __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
@@ -203,7 +203,8 @@ __global__ void __launch_bounds__(kUpdateThreads, C == 4 ? 2 : 4)
     return;
   }
   constexpr int kGroups = kWarp / G, kFlight = C == 1 ? 2 : 1;
-  // Positions of a run that are known before its turn, so that their gradients are loaded with the row.
+  // Positions of a run that are known before its turn, so that their gradients are loaded with the
+  // row.
   constexpr int kFirst = 2;  // 4 were slower: most runs are one or two long
   const RowLayout<G, C, V> layout(width);
   const uint32_t distinct = runs.counts->runs, lane = threadIdx.x % kWarp;

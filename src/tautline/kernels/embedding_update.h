@@ -83,8 +83,8 @@ TAUTLINE_ISA_KERNEL(void update_rows_cpu(const RowUpdate& update, const RowGradi
                                          const RowRuns& runs, int64_t begin, int64_t end),
                     update_rows_cpu(update, gradients, runs, begin, end))
 
-// CUDA. N and R below 2^32 - 1 (a UserError beyond). `workspace` holds what update_workspace_bytes says,
-// aligned to 256 bytes. Nothing waits for the device.
+// CUDA. N and R below 2^32 - 1 (a UserError beyond). `workspace` holds what update_workspace_bytes
+// says, aligned to 256 bytes. Nothing waits for the device.
 size_t update_workspace_bytes(int64_t count, int64_t width, int64_t table_rows);
 
 /// rows [N] (U of them written), sums [N, E] (U rows written), *distinct = U, all on the device.

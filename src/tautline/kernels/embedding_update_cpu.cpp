@@ -6,8 +6,8 @@
 namespace tautline::kernels::TAUTLINE_ISA {
 namespace {
 
-/// Gradients are read in the order of rows, at random for the memory: those of the positions to come,
-/// of this run and the next ones, are asked for early. `end`: of all positions.
+/// Gradients are read in the order of rows, at random for the memory: those of the positions to
+/// come, of this run and the next ones, are asked for early. `end`: of all positions.
 template <class T>
 void prefetch_gradient(const RowGradients& g, const int64_t* position, const int64_t* end) {
   if (position + kPrefetchAhead < end)

@@ -1,8 +1,8 @@
-// RMSNorm and LayerNorm on the GPU: W warps of a block hold a row in registers, two 16-byte words a lane,
-// so that each way is one pass over memory. (A warp alone with 8 words a lane for 2,048 columns: 71 % of
-// the copy rate forward and 55 % backward, for want of warps.) The backward's weight gradients stay in
-// registers over all rows of a warp, are summed over the block's rows in order, then over blocks in
-// order: no atomics.
+// RMSNorm and LayerNorm on the GPU: W warps of a block hold a row in registers, two 16-byte words a
+// lane, so that each way is one pass over memory. (A warp alone with 8 words a lane for 2,048
+// columns: 71 % of the copy rate forward and 55 % backward, for want of warps.) The backward's
+// weight gradients stay in registers over all rows of a warp, are summed over the block's rows in
+// order, then over blocks in order: no atomics.
 #include "tautline/kernels/norm.h"
 #include "tautline/kernels/vector.cuh"
 
@@ -20,8 +20,8 @@ struct Place {
   __device__ Place() : lane(threadIdx.x % (W * kWarp)), row(threadIdx.x / (W * kWarp)) {}
 };
 
-/// Sum over the threads of a row, for all rows of the block. `slot` alternates, so that one barrier a sum
-/// is enough. All threads of the block come here together.
+/// Sum over the threads of a row, for all rows of the block. `slot` alternates, so that one barrier
+/// a sum is enough. All threads of the block come here together.
 template <int W>
 __device__ __forceinline__ float row_sum(float value, int slot) {
   value = warp_sum(value);

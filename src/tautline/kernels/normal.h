@@ -27,8 +27,8 @@ TAUTLINE_ELEMENT_FUNCTION float log_unit(float u) {
   return fmaf(e, 0.693147181f, 2.0f * fmaf(zs, p, s));
 }
 
-/// sin and cos of 2 pi t, t = bits / 2^32 - 1/8: the quadrant from the two high bits, the rest as an
-/// angle within pi/4 of it.
+/// sin and cos of 2 pi t, t = bits / 2^32 - 1/8: the quadrant from the two high bits, the rest as
+/// an angle within pi/4 of it.
 TAUTLINE_ELEMENT_FUNCTION void sincos_turn(uint32_t bits, float* sine, float* cosine) {
   const int32_t centred = static_cast<int32_t>((bits & 0x3fffffffu) >> 7) - (1 << 22);
   const float x = static_cast<float>(2 * centred + 1) * (0.785398163f * 0x1p-23f);  // +-pi/4

@@ -1,6 +1,6 @@
-// Rotary embedding on the GPU: one pass, 16 bytes a lane. A thread owns the same channels of a few heads
-// of one token, so that each sine and cosine is computed once for them all. Frequencies come from the
-// host in FP32: their power in double would cost more than the memory traffic.
+// Rotary embedding on the GPU: one pass, 16 bytes a lane. A thread owns the same channels of a few
+// heads of one token, so that each sine and cosine is computed once for them all. Frequencies come
+// from the host in FP32: their power in double would cost more than the memory traffic.
 #include <cmath>
 
 #include "tautline/kernels/rope.h"

@@ -1,6 +1,7 @@
-// Rows on the GPU: a group of G lanes holds a row, each lane C chunks of V neighbouring columns (chunk c
-// of lane l: columns V (c G + l) ...), in FP32 registers. V is 4, or 8 where everything is 16 bits wide:
-// a warp's access is one contiguous piece of a row, and narrow rows do not cost instructions twice.
+// Rows on the GPU: a group of G lanes holds a row, each lane C chunks of V neighbouring columns
+// (chunk c of lane l: columns V (c G + l) ...), in FP32 registers. V is 4, or 8 where everything is
+// 16 bits wide: a warp's access is one contiguous piece of a row, and narrow rows do not cost
+// instructions twice.
 #pragma once
 
 #include <algorithm>

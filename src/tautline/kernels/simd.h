@@ -67,9 +67,9 @@ TAUTLINE_ALWAYS_INLINE float reduce_max(Vf v) {
   return result;
 }
 
-/// exp(x) within 2 units in the last place for x in [-87.3, 88]; 0 below, exp(88) above, NaN stays NaN.
-/// x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, Cody & Waite 1980), Taylor's series of
-/// degree 7 for exp(r): remainder r^8 / 8! < 6e-9, under a tenth of FP32's unit.
+/// exp(x) within 2 units in the last place for x in [-87.3, 88]; 0 below, exp(88) above, NaN stays
+/// NaN. x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, Cody & Waite 1980), Taylor's series
+/// of degree 7 for exp(r): remainder r^8 / 8! < 6e-9, under a tenth of FP32's unit.
 TAUTLINE_ALWAYS_INLINE Vf vexp(Vf x) {
   constexpr float kLowest = -87.33654f, kHighest = 88.0f;
   const Vi below = x < kLowest;

@@ -1,6 +1,6 @@
-// Row passes over a chunk of logits on the GPU. Statistics in one read (running maximum and sum, merged
-// over lanes and warps in a fixed tree); the gradient in one read and one write, in place. A warp takes
-// a row of up to 2,048 classes, a block a longer one.
+// Row passes over a chunk of logits on the GPU. Statistics in one read (running maximum and sum,
+// merged over lanes and warps in a fixed tree); the gradient in one read and one write, in place. A
+// warp takes a row of up to 2,048 classes, a block a longer one.
 #include <limits>
 
 #include "tautline/kernels/softmax.h"

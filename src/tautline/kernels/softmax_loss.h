@@ -1,5 +1,5 @@
-// A softmax loss over N rows and V classes on the CPU, fused: the logits of a few rows are made, turned
-// into exp(x - max) and used for both gradients while they lie in cache.
+// A softmax loss over N rows and V classes on the CPU, fused: the logits of a few rows are made,
+// turned into exp(x - max) and used for both gradients while they lie in cache.
 //
 //   x_rj = h_r . items_j * scale - log_q_j, -inf where column_id_j == row_id_r
 //   p_rj = exp(x_rj - max_r) / sum_r   (with `lse` given: exp(x_rj - lse_r))
@@ -12,8 +12,8 @@
 //     items   panels [begin, end): d_items += P' (h * factor), each panel owned by one task
 // The division by sum_r is moved into the h that P' multiplies (factor), so P is written once.
 //
-// E must be a multiple of 16 (ops/ pads). 6 N V E operations for loss and gradients, 2 N V E for the
-// statistics alone. FP32; sums of at most V / 32 terms a lane.
+// E must be a multiple of 16 (ops/ pads). 6 N V E operations for loss and gradients, 2 N V E for
+// the statistics alone. FP32; sums of at most V / 32 terms a lane.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // softmax_loss.h. Three small matrix products with their accumulators in registers:
-//   logits   kMicro rows x 32 classes, over E: h packed [E][kMicro] and broadcast, items from a panel
+//   logits   kMicro rows x 32 classes, over E: h packed [E][kMicro] and broadcast, a panel's items
 //   d_h      6 rows x up to 4 vectors of channels, over the 32 classes of a panel
 //   d_items  4 classes x up to 4 vectors of channels, over the rows of the chunk
-// Scores lie panel by panel, [panel][row][32], because a row-major matrix has its rows on the same few
-// cache sets (V * 4 bytes apart), which the third product would thrash.
+// Scores lie panel by panel, [panel][row][32], because a row-major matrix has its rows on the same
+// few cache sets (V * 4 bytes apart), which the third product would thrash.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -2,7 +2,7 @@
 // use lie in the answer, and the tensors of the dense part, on the device.
 //
 // One lookup per table and step. In the head's table a target that is the next token of its sample
-// shares that token's row, so only targets past the end of a sample, and the step's negatives, add
+// shares that token's row: only targets past the end of a sample, and the step's negatives, add
 // ids.
 //
 // S samples, T tokens, N targets, M negatives, I ids of a table.
@@ -31,11 +31,10 @@ struct Inputs {
   at::Tensor time_gap;      // [T] int64 bucket; undefined where the model has no time gaps
   std::map<std::string, at::Tensor> ids;       // [I] int64 by table
   std::map<std::string, int64_t> feature_row;  // first of a feature's T rows in its table's
-  at::Tensor
-      target_token;       // [N] int64: the token that predicts; undefined where that is every token
-  at::Tensor target_id;   // [N] int64
-  at::Tensor target_row;  // [N] int64 in the head table's rows; undefined where no head asks
-  at::Tensor negative_id;    // [M] int64, the same on every rank; undefined without sampled softmax
+  at::Tensor target_token;   // [N] int64: who predicts; undefined where every token does
+  at::Tensor target_id;      // [N] int64
+  at::Tensor target_row;     // [N] int64 in the head table's rows; undefined where no head asks
+  at::Tensor negative_id;    // [M] int64, on every rank the same; undefined without negatives
   int64_t negative_row = 0;  // first of the M rows
   std::map<std::string, at::Tensor> label;  // [N] FP32 by binary head
 };

@@ -1,9 +1,12 @@
 // The network: feature rows in, one hidden vector per target out. N pre-norm transformer layers
 // over jagged sequences, without padding.
 //
-//   x = concatenated feature rows [-> linear, where their width differs] [+ positions] [+ time
-//   gaps] layer: x += dropout(out(attention(rope(qkv(norm(x))))));  x +=
-//   dropout(out(f(in(norm(x))))) y = [output(] norm(x at the targets) [)]
+//   x = concatenated feature rows [-> linear, where their width differs]
+//       [+ positions] [+ time gaps]
+//   each layer:
+//     x += dropout(out(attention(rope(qkv(norm(x))))))
+//     x += dropout(out(f(in(norm(x)))))
+//   y = [output(] norm(x at the targets) [)]
 //
 // With norm layer, mlp gelu, biases and learned positions this is SASRec (Kang, McAuley, ICDM 2018)
 // in its pre-norm form; with rms, swiglu, rope the usual language model's block.

@@ -1,5 +1,5 @@
-// jagged_attention: our kernel on the CPU; on CUDA libtorch's variable-length FlashAttention-2 (bf16
-// and fp16), until our own stands behind the same function.
+// jagged_attention: our kernel on the CPU; on CUDA libtorch's variable-length FlashAttention-2
+// (bf16 and fp16), until our own stands behind the same function.
 #include "tautline/kernels/attention.h"
 
 #include <ATen/ops/_flash_attention_backward.h>

@@ -45,8 +45,8 @@ void run(kernels::Dropout& p, const Tensor& x) {
   }
 }
 
-/// (out, d_bias): residual + mask * (x + bias) / (1 - p); with `bias_gradient` the column sums of the
-/// result too, which is the backward.
+/// (out, d_bias): residual + mask * (x + bias) / (1 - p); with `bias_gradient` the column sums of
+/// the result too, which is the backward.
 Pair dropout_mask(const Tensor& x, const OptionalTensor& bias, const OptionalTensor& residual,
                   double p, int64_t seed, int64_t step, int64_t site, const Tensor& sample,
                   const Tensor& position, bool bias_gradient) {

@@ -19,22 +19,20 @@ namespace tautline::ops {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// ---- attention
-// ------------------------------------------------------------------------------------
+// ---- attention ----------------------------------------------------------------------------------
 
-/// q, k, v [T, H, D] (strided views of one packed projection are taken as they are), offsets [B +
-/// 1], max_q and max_k the longest lengths. Causal: a sequence's last query sees its last key. ->
-/// [T, H, D]
+/// q, k, v [T, H, D] (strided views of one packed projection are taken as they are), offsets
+/// [B + 1], max_q and max_k the longest lengths. Causal: a sequence's last query sees its last key.
+/// -> [T, H, D]
 Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
                         const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
                         double scale);
 
-/// qkv [T, 3, H, D], position [T] -> the same with q and k rotated (half-split; angle = position *
-/// base^(-2 d / D)).
+/// qkv [T, 3, H, D], position [T] -> the same with q and k rotated
+/// (half-split; angle = position * base^(-2 d / D)).
 Tensor rope(const Tensor& qkv, const Tensor& position, double base);
 
-// ---- norms
-// ----------------------------------------------------------------------------------------
+// ---- norms --------------------------------------------------------------------------------------
 
 /// x [T, C], weight [C]
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
@@ -45,16 +43,14 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
 std::tuple<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residual,
                                           const Tensor& weight, const Tensor& bias, double eps);
 
-// ---- feed-forward
-// ---------------------------------------------------------------------------------
+// ---- feed-forward -------------------------------------------------------------------------------
 
 /// x [T, 2F] -> silu(x[:, :F]) * x[:, F:], [T, F]. `bias` [2F] is added first.
 Tensor swiglu(const Tensor& x, const OptionalTensor& bias = std::nullopt);
 /// x [T, F] -> x * Phi(x) (erf form). `bias` [F] is added first.
 Tensor gelu(const Tensor& x, const OptionalTensor& bias = std::nullopt);
 
-// ---- dropout
-// --------------------------------------------------------------------------------------
+// ---- dropout ------------------------------------------------------------------------------------
 
 /// x [T, C] with channels zeroed with probability p and the others divided by 1 - p. The mask
 /// depends on (seed, step, site, sample, position, channel) alone; `site` numbers the places of the
@@ -66,10 +62,9 @@ Tensor dropout_add(const Tensor& x, const OptionalTensor& bias, const Tensor& re
                    int64_t seed, int64_t step, int64_t site, const Tensor& sample,
                    const Tensor& position);
 
-// ---- losses
-// --------------------------------------------------------------------------------------- All are
-// sums over rows (0-dim float32); the caller divides by the step's global count. Their gradients
-// are computed with the forward, chunk by chunk: no [N, V] matrix ever exists.
+// ---- losses -------------------------------------------------------------------------------------
+// All are sums over rows (0-dim float32); the caller divides by the step's global count. Their
+// gradients are computed with the forward, chunk by chunk: no [N, V] matrix ever exists.
 
 /// x [N, E] -> x / max(|x|, 1e-12)
 Tensor l2_normalize(const Tensor& x);

@@ -1,9 +1,9 @@
 // What the operators of the dense block share: calls through the dispatcher, FP32 views for the CPU
 // kernels, threads.
 //
-// Every operator has three parts: NAME, whose autograd kernel is the public C++ function; NAME_forward
-// and NAME_backward, which do the work on CPU and CUDA and have meta kernels, so that torch.compile
-// traces through the autograd kernel into them.
+// Every operator has three parts: NAME, whose autograd kernel is the public C++ function;
+// NAME_forward and NAME_backward, which do the work on CPU and CUDA and have meta kernels, so that
+// torch.compile traces through the autograd kernel into them.
 #pragma once
 
 #include <algorithm>

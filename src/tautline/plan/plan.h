@@ -55,9 +55,8 @@ struct Plan {
 
 /// A wish, in a run's `plan:` section. Absent fields are the planner's to choose.
 struct PlanRequest {
-  std::string file;  // a saved Plan to execute as it is; empty: derive one
-  std::map<std::string, std::string>
-      tables;  // sharding wished for by table name: auto, row_wise, ...
+  std::string file;                           // a saved Plan to execute as it is; empty: derive one
+  std::map<std::string, std::string> tables;  // name -> sharding: auto, row_wise, ...
   DenseGradientPlan dense_gradient;
   BalancePlan balance;
   std::string compute = "auto";  // auto: bf16 on GPUs, fp32 on CPUs

@@ -35,9 +35,10 @@ Timeline merge(std::vector<TimelinePart> parts);
 /// for the clocks'. A part that shares none keeps its shift.
 void align_by_collectives(std::vector<TimelinePart>& parts);
 
-/// How far the ranks' clocks disagree: a collective ends on all its ranks at the same moment, so for
-/// each rank the median difference between its ends and the mean end is its clock's error (and what
-/// completion really differs). The spread is the largest less the smallest; 0 without collectives.
+/// How far the ranks' clocks disagree: a collective ends on all its ranks at the same moment, so
+/// for each rank the median difference between its ends and the mean end is its clock's error (and
+/// what completion really differs). The spread is the largest less the smallest; 0 without
+/// collectives.
 double clock_spread(const Timeline& timeline);
 
 }  // namespace tautline

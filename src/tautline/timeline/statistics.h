@@ -11,9 +11,9 @@
 
 namespace tautline {
 
-/// Streams: "compute" does the model's work, "comm" its collectives, "checkpoint" is beside the step.
-/// Spans of the compute stream whose kind is a collective's or "wait" or "input" are waits, not work,
-/// also where they lie inside a span of work.
+/// Streams: "compute" does the model's work, "comm" its collectives, "checkpoint" is beside the
+/// step. Spans of the compute stream whose kind is a collective's or "wait" or "input" are waits,
+/// not work, also where they lie inside a span of work.
 struct RankStatistics {
   int rank = 0;
   std::map<std::string, double> kind_seconds;  // sum of durations by kind (may overlap)

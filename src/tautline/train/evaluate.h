@@ -1,5 +1,5 @@
-// Evaluation on held-out events: full ranking for the next-item head, AUC and normalised entropy for
-// binary heads. Users are dealt to ranks; every rank scores every user against its own classes
+// Evaluation on held-out events: full ranking for the next-item head, AUC and normalised entropy
+// for binary heads. Users are dealt to ranks; every rank scores every user against its own classes
 // (ranking.h). What comes back is the same on every rank.
 #pragma once
 

@@ -5,8 +5,9 @@
 //                              "loss": ...}; full precision, written through at once
 //   RUN/tensorboard/events...  the same numbers as TensorBoard scalars "kind/name"
 //
-// A number that is no number (a NaN loss) is null in JSON. A run that goes on from step k writes on behind it: lines of steps after k, which the run before
-// it wrote and lost, are dropped, and TensorBoard is told to forget them.
+// A number that is no number (a NaN loss) is null in JSON. A run that goes on from step k writes on
+// behind it: lines of steps after k, which the run before it wrote and lost, are dropped, and
+// TensorBoard is told to forget them.
 #pragma once
 
 #include <cstdint>

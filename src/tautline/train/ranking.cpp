@@ -93,7 +93,8 @@ at::Tensor target_scores(const Pass& pass, at::Tensor& kept) {
   return out;
 }
 
-/// [4, W P]: higher and equal among all classes here (the target itself too), then among the seen ones.
+/// [4, W P]: higher and equal among all classes here (the target itself too), then among the seen
+/// ones.
 at::Tensor count(const Pass& pass, const at::Tensor& target, at::Tensor& kept) {
   at::Tensor counts = at::zeros({4, target.size(0)}, target.options().dtype(at::kLong));
   const at::Tensor column = target.unsqueeze(1);

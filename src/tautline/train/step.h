@@ -4,7 +4,8 @@
 //   gradients are summed over ranks meanwhile) -> row gradients to their ranks, summed, applied ->
 //   dense optimiser
 //
-// The loss comes back one call later, so that a step never waits for a number that only people read.
+// The loss comes back one call later, so that a step never waits for a number that only people
+// read.
 #pragma once
 
 #include <cstdint>
