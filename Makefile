@@ -28,6 +28,12 @@ core: setup
 	@$(BIN)/cmake --build build-core -j $(JOBS)
 	@$(BIN)/ctest --test-dir build-core -j $(JOBS) --output-on-failure
 
+# The GPU tests, where a GPU is.
+test-gpu: setup
+	@[[ -e build-cuda/build.ninja ]] || scripts/configure build-cuda cuda
+	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target test_gpu
+	@build-cuda/test_gpu
+
 # The main job: a seeded synthetic log (or LOG=ratings.csv), then training on 4 local ranks.
 quickstart: setup
 	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
