@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+
 #include "tautline/base/error.h"
 #include "tautline/base/progress.h"
+#include "tautline/base/units.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/exchange.h"
 #include "tautline/train/saved_state.h"
@@ -44,6 +48,7 @@ std::unique_ptr<data::Reader> open_checked(const Job& job, const comm::Mesh& mes
   return reader;
 }
 
+constexpr char kLowerRates[] = ": lower the learning rates, or clip (dense_optimizer); ";
 constexpr int64_t kFlushEvery = 100;           // steps; waits for the device
 constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
 
@@ -65,6 +70,15 @@ std::vector<std::pair<std::string, double>> phase_shares(const Recorder& recorde
 
 bool lower_is_better(const std::string& metric) {
   return metric == "loss" || metric == "normalized_entropy";
+}
+
+// What a manifest holds beside the state of the optimisers, by name.
+constexpr const char *kLossKey = "loss", *kEvaluatedKey = "evaluated_step";
+
+double number_in(const Manifest& manifest, const char* key, double otherwise) {
+  const auto found = manifest.extra.find(key);
+  return found == manifest.extra.end() ? otherwise
+                                       : parse_number(found->second).value_or(otherwise);
 }
 
 double imbalance(const data::Batch& batch) {
@@ -146,6 +160,11 @@ void Trainer::resume_latest() {
   cursor_ = manifest.cursor;
   best_ = manifest.metrics;
   saved_step_ = manifest.step;
+  // A run that was over stays so, and one that a signal stopped owes its step's evaluation.
+  loss_ = number_in(manifest, kLossKey, loss_);
+  evaluated_step_ = static_cast<int64_t>(number_in(manifest, kEvaluatedKey, -1));
+  const int patience = job_.run.evaluate.stop_after;
+  stopped_early_ = patience > 0 && best_.evaluations_since_best >= patience;
   for (auto& [name, table] : network_.tables) table->set_steps(manifest.step);
   log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks, " ranks");
 }
@@ -193,9 +212,7 @@ void Trainer::take_reports(size_t ahead) {
   while (const auto report = step_.next_report(ahead)) {
     loss_ = report->loss;
     if (!std::isfinite(loss_)) {
-      throw user_error("the loss of step ", report->step, " is ", loss_, "; the last checkpoint (",
-                       saved_step_ < 0 ? "none yet" : step_name(saved_step_),
-                       ") is intact: lower the learning rates, or set dense_optimizer's clip");
+      throw user_error("the loss of step ", report->step, " is ", loss_, kLowerRates, last_saved());
     }
     throughput_.add_flop(useful_flop(network_.dense_parameters(), report->tokens, report->pairs,
                                      b.heads, b.width / b.heads, b.layers));
@@ -203,18 +220,18 @@ void Trainer::take_reports(size_t ahead) {
   }
 }
 
-bool Trainer::evaluation_due(const data::Batch& batch) {
+bool Trainer::evaluation_due() {
   const Evaluation& e = job_.run.evaluate;
-  if (job_.run.data.holdout == "none") return false;
+  if (job_.run.data.holdout == "none" || cursor_.step == 0) return false;
   if (e.every_steps > 0) return cursor_.step % e.every_steps == 0;
   if (e.every_epochs <= 0) return false;
   if (e.every_epochs >= 1) {
     const auto every = static_cast<int64_t>(std::llround(e.every_epochs));
-    return batch.last_of_epoch && cursor_.epoch % every == 0;
+    return cursor_.step_in_epoch == 0 && cursor_.epoch % every == 0;
   }
-  const auto steps = static_cast<double>(reader_->steps_per_epoch(batch.epoch));
+  const auto steps = static_cast<double>(reader_->steps_per_epoch(cursor_.epoch));
   const auto every = std::max<int64_t>(1, std::llround(e.every_epochs * steps));
-  return batch.last_of_epoch || cursor_.step_in_epoch % every == 0;
+  return cursor_.step_in_epoch % every == 0;
 }
 
 EvaluationResult Trainer::evaluate_split(data::Split split) {
@@ -254,8 +271,29 @@ bool Trainer::evaluate_validation() {
   return better;
 }
 
+std::string Trainer::last_saved() const {
+  return saved_step_ < 0 ? "no checkpoint has been made yet"
+                         : "the last checkpoint, " + step_name(saved_step_) + ", is good";
+}
+
+/// The loss of a step says nothing of the update that follows it.
+void Trainer::check_weights() {
+  const at::NoGradGuard no_grad;
+  at::Tensor bad = network_.model.parameters().values().isfinite().all().logical_not();
+  for (const auto& [name, table] : network_.tables) {
+    bad = bad.logical_or(table->weight().isfinite().all().logical_not());
+  }
+  bad = bad.to(at::kFloat).reshape({1});
+  world_.all_reduce(bad, comm::Communicator::Reduction::kMax, "check_weights").wait();
+  if (bad.item<float>() != 0) {
+    throw user_error("the weights after step ", cursor_.step - 1, " are not finite", kLowerRates,
+                     last_saved());
+  }
+}
+
 void Trainer::save() {
   if (saved_step_ == cursor_.step) return;
+  check_weights();
   const auto span = recorder_.span(cursor_.step, "compute", "checkpoint", "snapshot");
   Manifest manifest;
   manifest.step = cursor_.step;
@@ -265,6 +303,8 @@ void Trainer::save() {
   manifest.plan = to_yaml(job_.plan);
   manifest.model_digest = job_.model_digest;
   manifest.metrics = best_;
+  manifest.extra[kLossKey] = print_number(loss_);
+  manifest.extra[kEvaluatedKey] = std::to_string(evaluated_step_);
   std::set<int64_t> keep_also;
   if (best_.best_step >= 0) keep_also.insert(best_.best_step);
   writer_.save(std::move(manifest), take_snapshot(network_, step_.optimizer(), mesh_.rank()),
@@ -275,6 +315,7 @@ void Trainer::save() {
 void Trainer::restore_best() {
   if (best_.best_step < 0 || best_.best_step == cursor_.step) return;
   CheckpointReader reader(storage_, step_name(best_.best_step));
+  reader.verify(mesh_.rank(), mesh_.size());
   restore(reader, network_, step_.optimizer(), Restore::kWeights);
 }
 
@@ -313,6 +354,11 @@ RunResult Trainer::run() {
   Progress progress(
       {.title = "train", .total = expected_steps(job_.run, *reader_), .quiet = mesh_.rank() != 0});
   bool interrupted = false;
+  if (evaluation_due() && evaluated_step_ != cursor_.step && !stopped_early_) {
+    evaluate_validation();  // a signal came before it
+    saved_step_ = -1;       // the same step again, now with what the evaluation decides
+    save();
+  }
   while (!done() && !interrupted) {
     const double start = recorder_.now();
     const data::Batch batch = next_batch();
@@ -322,7 +368,7 @@ RunResult Trainer::run() {
     if (stop == comm::Stop::kPeerGone)
       throw RankFailure("a peer is gone: ended without a checkpoint");
     interrupted = stop == comm::Stop::kYes;
-    const bool evaluate_now = !interrupted && evaluation_due(batch);
+    const bool evaluate_now = !interrupted && evaluation_due();
     const int64_t every = job_.run.checkpoint.every;
     bool save_now = interrupted || (every > 0 && cursor_.step % every == 0);
     if (evaluate_now || save_now || done()) take_reports(0);

@@ -56,8 +56,10 @@ class Trainer {
   void train_one(const data::Batch& batch, double start);
   void take_reports(size_t ahead);
   void flush_device_records();
-  bool evaluation_due(const data::Batch& batch);
+  bool evaluation_due();       // at the step that has just ended
   bool evaluate_validation();  // true: a new best
+  void check_weights();
+  std::string last_saved() const;
   void save();
   EvaluationResult evaluate_split(data::Split split);
   void restore_best();
