@@ -20,7 +20,7 @@ class PopularityRank {
     std::sort(sorted_.begin(), sorted_.end());
   }
 
-  void add(const UserView& user, std::vector<int64_t>& seen, RankSums& sums) const {
+  void add(const UserView& user, std::vector<int64_t>& seen, RankingMetrics& sums) const {
     const size_t known = user.items.size() - 1;
     const int64_t target = user.items[known], count = counts_[static_cast<size_t>(target)];
     const auto [low, high] = std::equal_range(sorted_.begin(), sorted_.end(), count);
@@ -74,20 +74,20 @@ std::map<std::string, BaselineMetrics> measure_baselines(
   }
 
   const PopularityRank rank(popularity);
-  std::vector<RankSums> parts(shards.size());
+  std::vector<RankingMetrics> parts(shards.size());
   parallel_for(count, options.threads, never, [&](int64_t s) {
     std::vector<int64_t> seen;
     for_each_user(shards[static_cast<size_t>(s)], [&](const UserView& user) {
       if (user.items.size() >= 3) rank.add(user, seen, parts[static_cast<size_t>(s)]);
     });
   });
-  RankSums all;
-  for (const RankSums& part : parts) all.merge(part);
-  if (all.users == 0) return {};
+  RankingMetrics all;
+  for (const RankingMetrics& part : parts) all.merge(part);
+  if (all.all.users == 0) return {};
   if (progress) progress(0.4);
 
   std::map<std::string, BaselineMetrics> out;
-  out["popularity"] = all.mean();
+  out["popularity"] = all.baseline();
   out["popularity"].setting = "training events of the item";
   out["rules"] = measure_rules(histories, options.items, options.threads, [&](double part) {
     if (progress) progress(0.4 + 0.6 * part);

@@ -185,7 +185,7 @@ Popularity popularity_of(const Histories& histories, int64_t items) {
   return out;
 }
 
-using Grid = std::array<RankSums, 9>;  // [norm * 3 + last]
+using Grid = std::array<RankingMetrics, 9>;  // [norm * 3 + last]
 
 /// All settings of one window on validation, or on test (back 1). One user: for each norm, the last
 /// ten events are added one by one, and ranks are taken after the first, third and tenth.
@@ -254,10 +254,10 @@ BaselineMetrics measure_rules(const Histories& histories, int64_t items, int thr
     if (progress) progress(0.5 + 0.5 * static_cast<double>(w));
     for (size_t l = 0; l < 3; ++l)
       for (size_t p = 0; p < 3; ++p) {
-        const double ndcg = validation[p * 3 + l].mean().ndcg_at_10;
+        const double ndcg = validation[p * 3 + l].baseline().ndcg_at_10;
         if (ndcg <= best) continue;
         best = ndcg;
-        out = test[p * 3 + l].mean();
+        out = test[p * 3 + l].baseline();
         char text[64];
         std::snprintf(text, sizeof text, "window %d, last %d, norm %g", kWindows[w], kLast[l],
                       kNorms[p]);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tautline/base/error.h"
@@ -18,37 +19,6 @@ int bin_of(double logit) {
 }
 
 }  // namespace
-
-void RankingSums::add(double rank) {
-  users += 1;
-  reciprocals += 1 / rank;
-  if (!(rank <= kCut)) return;
-  hits += 1;
-  gains += 1 / std::log2(rank + 1);
-}
-
-void RankingMetrics::add(double rank_all, double rank_unseen, bool is_later) {
-  all.add(rank_all);
-  unseen.add(rank_unseen);
-  if (is_later) later.add(rank_all);
-}
-
-std::vector<double> RankingMetrics::sums() const {
-  std::vector<double> sums;
-  for (const RankingSums* g : {&all, &unseen, &later})
-    sums.insert(sums.end(), {g->users, g->hits, g->gains, g->reciprocals});
-  return sums;
-}
-
-RankingMetrics RankingMetrics::of(std::span<const double> sums) {
-  TAUTLINE_INVARIANT(sums.size() == 12, "sums " << sums.size());
-  RankingMetrics metrics;
-  for (RankingSums* g : {&metrics.all, &metrics.unseen, &metrics.later}) {
-    *g = {sums[0], sums[1], sums[2], sums[3]};
-    sums = sums.subspan(4);
-  }
-  return metrics;
-}
 
 void BinaryMetrics::add(float logit, float label) {
   if (std::isnan(label)) return;

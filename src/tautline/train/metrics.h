@@ -1,54 +1,21 @@
 // Quality metrics as sums: each rank adds what it has seen, an all-reduce adds the sums of all
-// ranks, and every rank reads the same metrics from them. No torch here.
-//
-// Ranking (docs/metrics.md): the held-out item's rank among all items is 1 + higher + equal / 2,
-// counting the items with a higher and with an equal score (the target itself is not counted). HR@K
-// is the share of users with rank <= K; NDCG@K the mean of 1 / log2(rank + 1) over ranks <= K and 0
-// beyond (one relevant item, so the ideal is 1; Jarvelin and Kekalainen, ACM TOIS 20(4), 2002,
-// section 2.2); MRR the mean of 1 / rank, not cut.
+// ranks, and every rank reads the same metrics from them. No torch here. Ranking: data/ranking.h.
 //
 // Binary labels: AUC and normalised entropy (He et al., "Practical lessons from predicting clicks
 // on ads at Facebook", ADKDD 2014, section 3).
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
+#include "tautline/data/ranking.h"
+
 namespace tautline::train {
 
-inline double rank_of(int64_t higher, int64_t equal) {
-  return 1.0 + static_cast<double>(higher) + 0.5 * static_cast<double>(equal);
-}
-
-/// Over a group of users. Exact: counts below 2^53 and a sum of reciprocals.
-struct RankingSums {
-  static constexpr double kCut = 10;
-  double users = 0, hits = 0, gains = 0, reciprocals = 0;
-
-  void add(double rank);
-  double hr() const { return mean(hits); }
-  double ndcg() const { return mean(gains); }
-  double mrr() const { return mean(reciprocals); }
-
- private:
-  /// NaN where there are no users.
-  double mean(double sum) const {
-    return users > 0 ? sum / users : std::numeric_limits<double>::quiet_NaN();
-  }
-};
-
-/// all: all items. unseen: items of the known history left out of the ranking. later: all items,
-/// only users whose target is strictly later than their last known event.
-struct RankingMetrics {
-  RankingSums all, unseen, later;
-
-  void add(double rank_all, double rank_unseen, bool is_later);
-  /// 12 numbers to be summed over ranks, and back.
-  std::vector<double> sums() const;
-  static RankingMetrics of(std::span<const double> sums);
-};
+using data::rank_of;
+using data::RankingMetrics;
+using data::RankingSums;
 
 /// Of one binary head. AUC counts, for every pair of a positive and a negative, 1 where the
 /// positive has the higher score and 1/2 where they tie. Scores are logits, and logits in one bin
