@@ -133,6 +133,14 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
   return job;
 }
 
+balance::Cost sample_cost(const ModelConfig& model) {
+  const BackboneConfig& b = model.backbone;
+  const auto flop = [&](double parameters, double tokens, double pairs) {
+    return useful_flop(parameters, tokens, pairs, b.heads, b.width / b.heads, b.layers);
+  };
+  return {flop(dense_parameters(model), 1, 0), flop(0, 0, attention_pairs(1, b.causal))};
+}
+
 data::ReaderOptions reader_options(const Job& job, int rank, int world) {
   data::ReaderOptions options;
   options.log = job.run.data.log;
@@ -157,6 +165,7 @@ data::ReaderOptions reader_options(const Job& job, int rank, int world) {
   options.prefetch = job.run.data.prefetch;
   options.shuffle_window = job.run.data.shuffle_window;
   options.balance = job.plan.balance;
+  options.cost = sample_cost(job.model);
   return options;
 }
 

@@ -1,5 +1,5 @@
-// A run made concrete: the model with its rows, the Plan, the device, the folder. Everything that is
-// decided before anything is allocated, the same on every rank.
+// A run made concrete: the model with its rows, the Plan, the device, the folder. Everything that
+// is decided before anything is allocated, the same on every rank.
 #pragma once
 
 #include <string>
@@ -47,6 +47,9 @@ int set_threads(int wanted, const comm::Launch& launch);
 /// planner's; a folder that already holds checkpoints where `resume` was not asked for.
 Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
              const Exchange& exchange);
+
+/// Useful FLOP of a sample by its length (workload/describe.h): what dealing by length evens out.
+balance::Cost sample_cost(const ModelConfig& model);
 
 data::ReaderOptions reader_options(const Job& job, int rank, int world);
 
