@@ -79,6 +79,15 @@ def full_reference(h, e, target, temperature, normalize):
     return F.cross_entropy(h @ e.T / temperature, target, reduction="sum")
 
 
+def layer_reference(x, w, b, eps):
+    return F.layer_norm(x, w.shape, w, b, eps)
+
+
+def swiglu_reference(x, b):
+    gate, up = (x + b).chunk(2, 1)
+    return F.silu(gate) * up
+
+
 def binary_reference(x, y):
     y = y.to(x.dtype)
     return F.binary_cross_entropy_with_logits(x[~y.isnan()], y[~y.isnan()], reduction="sum")
@@ -87,21 +96,26 @@ def binary_reference(x, y):
 def cases():
     """(name, operator, reference, arguments); the arguments that require grad are checked both ways."""
     for width in (3, 15, 16, 17, 64, 100):
-        x, r, w, b = randn(70, width, grad=True), randn(70, width, grad=True), randn(width, grad=True), randn(width, grad=True)
+        x, r = randn(70, width, grad=True), randn(70, width, grad=True)
+        w, b = randn(width, grad=True), randn(width, grad=True)
         yield f"rms_norm-{width}", ops.rms_norm, rms_reference, (x, w, 1e-6)
-        yield f"layer_norm-{width}", ops.layer_norm, lambda x, w, b, eps: F.layer_norm(x, w.shape, w, b, eps), (x, w, b, 1e-5)
-        yield f"add_rms_norm-{width}", ops.add_rms_norm, lambda x, r, w, eps: (x + r, rms_reference(x + r, w, eps)), (x, r, w, 1e-6)
-        yield f"add_layer_norm-{width}", ops.add_layer_norm, lambda x, r, w, b, eps: (x + r, F.layer_norm(x + r, w.shape, w, b, eps)), (x, r, w, b, 1e-5)
+        yield f"layer_norm-{width}", ops.layer_norm, layer_reference, (x, w, b, 1e-5)
+        yield (f"add_rms_norm-{width}", ops.add_rms_norm,
+               lambda x, r, w, eps: (x + r, rms_reference(x + r, w, eps)), (x, r, w, 1e-6))
+        yield (f"add_layer_norm-{width}", ops.add_layer_norm,
+               lambda x, r, w, b, eps: (x + r, layer_reference(x + r, w, b, eps)), (x, r, w, b, 1e-5))
         yield f"gelu-{width}", ops.gelu, lambda x, b: F.gelu(x + b), (x, b)
         g, gb = randn(65, 2 * width, grad=True), randn(2 * width, grad=True)
-        yield f"swiglu-{width}", ops.swiglu, lambda x, b: F.silu((x + b)[:, : x.shape[1] // 2]) * (x + b)[:, x.shape[1] // 2 :], (g, gb)
+        yield f"swiglu-{width}", ops.swiglu, swiglu_reference, (g, gb)
         yield f"l2_normalize-{width}", ops.l2_normalize, lambda x: F.normalize(x, dim=-1), (x,)
     yield "gelu-plain", ops.gelu, F.gelu, (randn(3, 5, grad=True),)
     for dim in (2, 32, 34, 64):
         position = torch.tensor([0, 1, 2, 0, 5000, 17, 3])
         yield f"rope-{dim}", ops.rope, rope_reference, (randn(7, 3, 2, dim, grad=True), position, 10000.0)
     for causal in (False, True):
-        for dim, lengths, heads in ((32, (0, 1, 15, 16, 17, 0), 2), (33, (5, 3), 1), (64, (70, 2), 3), (16, (1100,), 1)):
+        for dim, lengths, heads in (
+            (32, (0, 1, 15, 16, 17, 0), 2), (33, (5, 3), 1), (64, (70, 2), 3), (16, (1100,), 1)
+        ):
             o, n = offsets(*lengths), sum(lengths)
             packed = randn(n, 3, heads, dim, grad=True)
             yield (f"attention-{dim}-{max(lengths)}-{causal}",
@@ -114,7 +128,13 @@ def cases():
                lambda q, k, v, qo, ko, c: ops.jagged_attention(q, k, v, qo, ko, 8, 7, c, 0.2),
                lambda q, k, v, qo, ko, c: attention_reference(q, k, v, qo, ko, c, 0.2),
                (q, k, v, qo, ko, causal))
-    for n, v, e, normalize, temperature in ((1, 1, 1, False, 1.0), (37, 1000, 64, True, 0.1), (300, 33, 48, False, 0.5), (70, 517, 17, True, 0.05), (5, 40000, 8, False, 1.0)):
+    for n, v, e, normalize, temperature in (
+        (1, 1, 1, False, 1.0),
+        (37, 1000, 64, True, 0.1),
+        (300, 33, 48, False, 0.5),
+        (70, 517, 17, True, 0.05),
+        (5, 40000, 8, False, 1.0),
+    ):
         h, items = randn(n, e, grad=True), randn(v, e, grad=True)
         target = torch.arange(n) * 7919 % v
         yield f"full_softmax-{n}-{v}-{e}", ops.full_softmax, full_reference, (h, items, target, temperature, normalize)
@@ -131,13 +151,19 @@ def cases():
 CASES = list(cases())
 
 
+def in_double(a):
+    if not torch.is_tensor(a) or not a.is_floating_point():
+        return a
+    return a.detach().double().requires_grad_(a.requires_grad)
+
+
 def as_tuple(x):
     return x if isinstance(x, tuple) else (x,)
 
 
 @pytest.mark.parametrize("name,op,reference,args", CASES, ids=[c[0] for c in CASES])
 def test_forward_and_gradients(name, op, reference, args, record_property):
-    exact = [a.detach().double().requires_grad_(a.requires_grad) if torch.is_tensor(a) and a.is_floating_point() else a for a in args]
+    exact = [in_double(a) for a in args]
     got, want = as_tuple(op(*args)), as_tuple(reference(*exact))
     weight = [torch.randn(w.shape, generator=torch.Generator().manual_seed(9)) for w in want]
     inputs = [(a, b) for a, b in zip(args, exact) if torch.is_tensor(a) and a.requires_grad]
@@ -148,7 +174,7 @@ def test_forward_and_gradients(name, op, reference, args, record_property):
         assert g.shape == w.shape and g.dtype == torch.float32
         if w.numel() == 0:
             continue
-        g, w = g.detach().double().reshape(len(g) if g.dim() else 1, -1), w.detach().reshape(len(w) if w.dim() else 1, -1)
+        g, w = (x.detach().double().reshape(len(x) if x.dim() else 1, -1) for x in (g, w))
         # Per row: a sum of K terms loses at most about sqrt(K) units of its largest terms; 64 covers
         # the longest chains here (norm, product, exp of an argument up to 20, sum) with K <= 1100.
         scale = w.abs().amax(1, keepdim=True).clamp_min(w.abs().mean())
@@ -193,7 +219,9 @@ def test_sharded_softmax_equals_the_whole():
     top = torch.stack([s[0] for s in stats]).amax(0)
     lse = top + sum(s[1] * (s[0] - top).exp() for s in stats).log()
     assert torch.allclose((lse - sum(s[2] for s in stats)).sum(), loss)
-    parts = [ops.softmax_gradient(h.detach(), items.detach()[a:b], lse, t, 0.2, 3.0) for (a, b), t in zip(shards, local)]
+    parts = [
+        ops.softmax_gradient(h.detach(), items.detach()[a:b], lse, t, 0.2, 3.0) for (a, b), t in zip(shards, local)
+    ]
     torch.testing.assert_close(sum(p[0] for p in parts), want_h, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(torch.cat([p[1] for p in parts]), want_items, rtol=1e-4, atol=1e-4)
 
@@ -244,7 +272,8 @@ def test_opcheck_of_the_others():
     torch.library.opcheck(ops.jagged_attention.default, (q, k, v, o, o, 4, 4, True, 0.5))
     key = (0.5, 1, 2, 3, *rows(7))
     torch.library.opcheck(ops.dropout.default, (randn(7, 8, grad=True), *key))
-    torch.library.opcheck(ops.dropout_add.default, (randn(7, 8, grad=True), randn(8, grad=True), randn(7, 8, grad=True), *key))
+    x, bias, residual = randn(7, 8, grad=True), randn(8, grad=True), randn(7, 8, grad=True)
+    torch.library.opcheck(ops.dropout_add.default, (x, bias, residual, *key))
     h, items = randn(3, 8), randn(4, 8)
     torch.library.opcheck(ops.softmax_statistics.default, (h, items, t, 1.0))
     torch.library.opcheck(ops.softmax_gradient.default, (h, items, randn(3), t, 1.0, 1.0))
@@ -278,7 +307,7 @@ def test_compile_without_a_graph_break():
     (lambda: ops.rms_norm(randn(3, 4), randn(5), 1e-6), "not \\[T, C\\]"),
     (lambda: ops.full_softmax(randn(2, 4), randn(3, 4), torch.tensor([0, 3]), 1.0, False), "target 3 of row 1"),
     (lambda: ops.dropout(randn(3, 4), 1.5, 0, 0, 0, *rows(3)), "p = 1.5"),
-    (lambda: ops.jagged_attention(*(randn(3, 1, 4),) * 3, torch.tensor([0, 4]), torch.tensor([0, 3]), 4, 3, False, 1.0), "offset"),
+    (lambda: ops.jagged_attention(*(randn(3, 1, 4),) * 3, offsets(4), offsets(3), 4, 3, False, 1.0), "offset"),
 ])
 def test_errors_name_what_is_wrong(call, message):
     with pytest.raises(RuntimeError, match=message):
