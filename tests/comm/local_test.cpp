@@ -54,7 +54,7 @@ TEST_P(Killed, IsNamedByLauncherAndSurvivors) {
 TEST(Local, AUsersErrorOnOneRankIsTheJobs) {
   const Finished job = run_ranks("3", "throw", "1");
   EXPECT_EQ(job.status, 2) << job.output;
-  EXPECT_THAT(job.output, HasSubstr("ended with exit status 2: column 'x' is missing from a.csv"));
+  EXPECT_THAT(job.output, HasSubstr("\ntautline: column 'x' is missing from a.csv\n"));
   EXPECT_THAT(job.output, testing::ContainsRegex(
                               "rank 2: rank 1 \\(pid [^)]+\\) failed: column 'x' is missing"));
 }

@@ -68,10 +68,12 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
   }
 }
 
-/// An error of a rank that has peers: they are told why, and nothing waits for them any more.
+/// An error of a rank that has peers: they are told why, and nothing waits for them any more. Our own
+/// launcher prints the sentence of the rank that failed; said once is enough.
 [[noreturn]] void leave(comm::Mesh& mesh, int status, const std::string& reason) {
   mesh.fail(reason);
-  std::fprintf(stderr, "tautline: %s\n", reason.c_str());
+  const bool launcher_tells = mesh.launch().launcher == "local" && mesh.watch()->told();
+  if (!launcher_tells) std::fprintf(stderr, "tautline: %s\n", reason.c_str());
   std::fflush(nullptr);
   _exit(status);
 }

@@ -80,7 +80,9 @@ class Job {
   void steer();
   void signal_all(int signal);
   bool running() const;
-  std::string reason_of(int number);
+  std::string stored(const std::string& key);
+  void tell(const std::string& sentence);
+  void tell_user_error(const std::string& reason);
   int exit_status() const;
 
   LocalOptions options_;
@@ -89,6 +91,7 @@ class Job {
   double died_at_ = 0;  // of the first rank that ended with an error
   int ended_ = 0;       // SIGTERM, SIGKILL sent by us
   int forwarded_ = 0;   // signals that went on to the ranks
+  bool told_ = false, told_user_error_ = false;
 };
 
 std::string signal_name(int signal) {
@@ -165,7 +168,24 @@ int Job::wait() {
     if (ranks_[number].output >= 0) ::close(ranks_[number].output);
     ranks_[number].lines.close(static_cast<int>(number));
   }
-  return exit_status();
+  const int status = exit_status();
+  if (status != kExitDone && !told_) {  // the ranks' own sentence, where no death says it
+    const std::string failed = stored("failed");
+    if (!failed.empty()) tell(failed);
+  }
+  return status;
+}
+
+void Job::tell(const std::string& sentence) {
+  told_ = true;
+  std::fprintf(stderr, "tautline: %s\n", sentence.c_str());
+}
+
+// One sentence for the job, though every rank may end by it. Without a reason the rank printed it.
+void Job::tell_user_error(const std::string& reason) {
+  if (!reason.empty() && !told_user_error_) tell(reason);
+  told_user_error_ = told_user_error_ || !reason.empty();
+  told_ = true;
 }
 
 void Job::read_output(int timeout_ms) {
@@ -201,11 +221,11 @@ void Job::collect() {
   }
 }
 
-// The rank's own sentence, which it left in the store (watch.h).
-std::string Job::reason_of(int number) {
-  const std::string key = "/tautline/watch/reason/" + std::to_string(number);
+// What the ranks left in the store (watch.h): reason/R, a rank's own sentence, and failed, the job's.
+std::string Job::stored(const std::string& name) {
+  const std::string key = "/tautline/watch/" + name;
   try {
-    if (store_->check({key})) return ": " + store_->get_to_str(key);
+    if (store_->check({key})) return store_->get_to_str(key);
   } catch (const std::exception&) {  // our own store: it answers
   }
   return "";
@@ -217,13 +237,17 @@ void Job::on_death(int number) {
   if (died_at_ == 0) died_at_ = steady_seconds();
   // What followed from a death, or from our own signals, is no news.
   const bool consequence = WIFEXITED(status) && WEXITSTATUS(status) == kExitRankFailed;
-  const std::string reason = reason_of(number);
+  const std::string reason = stored("reason/" + std::to_string(number));
   if (ended_ != 0 || (consequence && reason.empty())) return;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitUser) {
+    tell_user_error(reason);
+    return;
+  }
   std::string how = WIFSIGNALED(status)
                         ? "was killed by " + signal_name(WTERMSIG(status))
                         : "ended with exit status " + std::to_string(WEXITSTATUS(status));
-  std::fprintf(stderr, "tautline: rank %d (pid %d) %s%s\n", number, static_cast<int>(rank.pid),
-               how.c_str(), reason.c_str());
+  tell("rank " + std::to_string(number) + " (pid " + std::to_string(rank.pid) + ") " + how +
+       (reason.empty() ? "" : ": " + reason));
 }
 
 // After a death the others get time to end by themselves, then SIGTERM, then SIGKILL.

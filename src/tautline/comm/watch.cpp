@@ -16,6 +16,7 @@
 namespace tautline::comm {
 namespace {
 
+constexpr const char* kFailed = " failed: ";  // between a rank's name and its own sentence
 constexpr double kLingerSeconds = 5;  // for peers to read a reason before the store's host leaves
 
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -146,7 +147,7 @@ void Watch::Impl::look_at(int rank) {
   }
   if (beating->check({"all_done"})) return;  // it ended in order
   if (beating->check({key("reason/", rank)}))
-    sentence = describe(peer) + " failed: " + text(beating->get(key("reason/", rank)));
+    sentence = describe(peer) + kFailed + text(beating->get(key("reason/", rank)));
   publish(*beating, sentence);
 }
 
@@ -208,7 +209,7 @@ void Watch::fail(const std::string& reason) noexcept {
   try {
     if (!failure()) {
       impl_->store->set(key("reason/", impl_->launch.rank), bytes(reason));
-      impl_->publish(*impl_->store, describe(impl_->self) + " failed: " + reason);
+      impl_->publish(*impl_->store, describe(impl_->self) + kFailed + reason);
     }
   } catch (const std::exception&) {  // the store is gone: the peers know by that
   }
@@ -244,6 +245,11 @@ Watch::~Watch() {
 std::optional<std::string> Watch::failure() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->failure;
+}
+
+bool Watch::told() const {
+  const auto sentence = failure();
+  return sentence && sentence->find(kFailed) != std::string::npos;
 }
 
 void Watch::check() const {

@@ -50,6 +50,8 @@ class Watch {
 
   /// The sentence about the failure, if there is one.
   std::optional<std::string> failure() const;
+  /// The failure is a rank's own sentence, which it left where our launcher reads it.
+  bool told() const;
   /// Throws RankFailure where there is one.
   void check() const;
   /// A collective threw `error`: waits until it is known who is gone, then throws RankFailure.

@@ -56,20 +56,24 @@ std::optional<MetricRecord> from_line(const std::string& line) {
   return record;
 }
 
+using Measured = std::set<std::pair<std::string, int64_t>>;  // kind, step
+
 // Whole lines of steps up to `step`, each as it stands.
-std::string lines_until(const std::string& path, int64_t step) {
+std::string lines_until(const std::string& path, int64_t step, Measured& measured) {
   std::ifstream in(path);
   std::string line, kept;
   while (std::getline(in, line)) {
     const std::optional<MetricRecord> record = in.eof() ? std::nullopt : from_line(line);
-    if (record && record->step <= step) kept += line + "\n";
+    if (!record || record->step > step) continue;
+    kept += line + "\n";
+    measured.emplace(record->kind, record->step);
   }
   return kept;
 }
 
 // A new file takes the old one's place, so that a crash here loses neither.
-void keep_until(const std::string& path, int64_t step) {
-  const std::string kept = lines_until(path, step), fresh = path + ".tmp";
+void keep_until(const std::string& path, int64_t step, Measured& measured) {
+  const std::string kept = lines_until(path, step, measured), fresh = path + ".tmp";
   std::ofstream out(fresh);
   out << kept;
   out.close();
@@ -94,7 +98,7 @@ MetricLog::MetricLog(const std::string& run_dir, int64_t resume_step) : path_(ru
   std::error_code code;
   fs::create_directories(run_dir, code);
   if (code) throw user_error("cannot create folder ", run_dir, ": ", code.message());
-  if (resume_step > 0 && fs::exists(path_)) keep_until(path_, resume_step);
+  if (resume_step > 0 && fs::exists(path_)) keep_until(path_, resume_step, measured_);
   jsonl_.open(path_, resume_step > 0 ? std::ios::app : std::ios::trunc);
   if (!jsonl_) throw user_error("cannot write ", path_);
   if (resume_step == 0) fs::remove_all(run_dir + "/tensorboard", code);
@@ -104,6 +108,7 @@ MetricLog::MetricLog(const std::string& run_dir, int64_t resume_step) : path_(ru
 MetricLog::~MetricLog() = default;
 
 void MetricLog::write(const MetricRecord& record) {
+  if (measured_.contains({record.kind, record.step})) return;
   MetricRecord timed = record;
   if (timed.time == 0) timed.time = seconds_since_1970();
   jsonl_ << to_json(timed).dump() << '\n' << std::flush;

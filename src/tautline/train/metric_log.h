@@ -7,13 +7,15 @@
 //
 // A number that is no number (a NaN loss) is null in JSON. A run that goes on from step k writes on
 // behind it: lines of steps after k, which the run before it wrote and lost, are dropped, and
-// TensorBoard is told to forget them.
+// TensorBoard is told to forget them. What it measures once more at step k itself (the test of a run
+// that was over already) is there and not written again.
 #pragma once
 
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +43,7 @@ class MetricLog {
  private:
   std::string path_;
   std::ofstream jsonl_;
+  std::set<std::pair<std::string, int64_t>> measured_;  // kind and step of the lines kept
   std::unique_ptr<EventFile> events_;
 };
 

@@ -1,0 +1,170 @@
+"""Whole programs with bad input: the exit status, one clear sentence, and nothing lost.
+
+What a unit test of a folder already covers (tests/data, tests/cli, tests/train) is here only as far as
+the whole program adds to it: what a user with several ranks sees, and that checkpoints stay whole."""
+
+import csv
+import os
+import shutil
+import subprocess
+
+import pytest
+from program import NO_TRACE, checkpoints, losses, resumed_at, run, train
+
+
+def errors_of(job):
+    """What the program says went wrong, without lines of progress."""
+    return [line for line in job.errors().split("\n") if "tautline: " in line]
+
+
+def expect_user_error(job, *says, lines=None):
+    assert job.status == 2, job.errors()
+    assert not [trace for trace in NO_TRACE if trace in job.errors()], job.errors()
+    said = errors_of(job)
+    assert len(said) == 1, job.errors()
+    if lines:
+        assert job.errors().count("\n") == lines, job.errors()
+    for text in says:
+        assert str(text) in said[0], job.errors()
+
+
+def write_log(path, rows, header=("user", "item", "time")):
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+ROWS = [(user, item, 10 * user + item) for user in range(20) for item in range(12)]
+
+
+@pytest.fixture
+def trained(log, tmp_path):
+    """A run's folder with checkpoints of steps 5 and 10."""
+    job = run(tmp_path, *train(tmp_path / "run", 2, log=log, steps=10))
+    assert job.status == 0, job.errors()
+    assert checkpoints(tmp_path / "run") == [5, 10] or checkpoints(tmp_path / "run")[-1] == 10
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("name, header, change, options, says", [
+    ("missing column", None, None, ["--user", "usr"], ["'usr'", "'user'"]),
+    ("text as time", None, lambda r: (*r[:2], "2020-01-01 10:00"), [], ["log.csv, line 2", "'time'", "2020-01-01"]),
+    ("NaN label", ("user", "item", "time", "click"), lambda r: (*r, "nan"), ["--label", "click"],
+     ["log.csv, line 2", "'click'", "NaN"]),
+])
+def test_data_build_refuses(name, header, change, options, says, tmp_path):
+    rows = [change(row) if change else row for row in ROWS]
+    log = write_log(tmp_path / "log.csv", rows, header or ("user", "item", "time"))
+    job = run(tmp_path, "data", "build", log, tmp_path / "built", *options)
+    expect_user_error(job, *says, lines=1)
+    assert not (tmp_path / "built").exists() or not os.listdir(tmp_path / "built")
+
+
+@pytest.mark.parametrize("rows", [[], [(7, 3, 1)], [(7, 3, 1), (8, 3, 2)]],
+                         ids=["empty", "one event", "users of one event"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_logs_with_nothing_to_learn(rows, ranks, tmp_path):
+    log = write_log(tmp_path / "log.csv", rows)
+    built = run(tmp_path, "data", "build", log, tmp_path / "log")
+    if built.status != 0:
+        expect_user_error(built, "log.csv", lines=1)
+        return
+    job = run(tmp_path, *train(tmp_path / "run", ranks, log=tmp_path / "log"))
+    expect_user_error(job, tmp_path / "log")
+
+
+def test_a_user_with_one_event_is_no_harm(tmp_path):
+    log = write_log(tmp_path / "log.csv", [*ROWS, (99, 3, 5)])
+    assert run(tmp_path, "data", "build", log, tmp_path / "log").status == 0
+    job = run(tmp_path, *train(tmp_path / "run", 3, log=tmp_path / "log", steps=4))
+    assert job.status == 0, job.errors()
+    assert len(losses(tmp_path / "run")) == 4
+
+
+@pytest.fixture
+def own_log(log, tmp_path):
+    return shutil.copytree(log, tmp_path / "own")
+
+
+def shard(log):
+    return sorted(log.rglob("*.parquet"))[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_parquet_part_cut_short(ranks, own_log, tmp_path):
+    part = shard(own_log)
+    os.truncate(part, part.stat().st_size // 2)
+    job = run(tmp_path, *train(tmp_path / "run", ranks, log=own_log))
+    expect_user_error(job, part.name)
+    assert not checkpoints(tmp_path / "run")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_id_beyond_the_table(ranks, log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", ranks, "model.tables.item.rows=20", log=log))
+    expect_user_error(job, "item", "20")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_plan_for_other_ranks(ranks, log, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    command = train(tmp_path / "run", 0, log=log)
+    made = run(tmp_path, "plan", command[1], "--ranks", 2, "--out", plan, "--set", f"data.log={log}")
+    assert made.status == 0, made.errors()
+    job = run(tmp_path, *train(tmp_path / "run", ranks, f"plan.file={plan}", log=log))
+    expect_user_error(job, f"made for 2 ranks, not for {ranks}")
+
+
+def test_a_typo_beside_ranks(log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", 3, "checkpoint.evry=5", log=log))
+    expect_user_error(job, "did you mean 'every'?", lines=1)
+
+
+def damage(run_dir, step):
+    part = sorted((run_dir / "checkpoints" / f"step-{step:08}").glob("*.safetensors"))[-1]
+    with open(part, "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-3, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 4]))
+    return part
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_damaged_checkpoint_is_refused_by_name_and_skipped_on_request(ranks, trained, log, tmp_path):
+    part = damage(trained, 10)
+    before = checkpoints(trained)
+    job = run(tmp_path, *train(trained, ranks, log=log, steps=12, resume=True))
+    expect_user_error(job, part, "checkpoint.fallback")
+    assert checkpoints(trained) == before
+    job = run(tmp_path, *train(trained, ranks, "checkpoint.fallback=true", log=log, steps=12, resume=True))
+    assert job.status == 0, job.errors()
+    assert part.name in job.errors()
+    assert resumed_at(job) == before[-2]
+    assert [step for step, _ in losses(trained)] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_full_disk_during_a_checkpoint(ranks, log, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk],
+                             capture_output=True).returncode == 0
+    if not mounted:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        run_dir = disk / "run"
+        first = run(tmp_path, *train(run_dir, ranks, log=log, steps=5))
+        assert first.status == 0, first.errors()
+        room = os.statvfs(disk)
+        with open(disk / "fill", "wb") as fill:
+            fill.write(bytes(room.f_bavail * room.f_frsize - (20 << 10)))
+        job = run(tmp_path, *train(run_dir, ranks, log=log, steps=40, resume=True))
+        expect_user_error(job, "No space left on device", disk)
+        assert checkpoints(run_dir)[-1] >= 5
+        os.remove(disk / "fill")
+        again = run(tmp_path, *train(run_dir, ranks, log=log, steps=12, resume=True))
+        assert again.status == 0, again.errors()
+        assert resumed_at(again) >= 5
+    finally:
+        subprocess.run(["umount", disk], check=True)

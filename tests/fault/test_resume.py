@@ -1,0 +1,123 @@
+"""A run that was stopped goes on: on other ranks, after SIGTERM, under torchrun, and when it was over."""
+
+import os
+import signal
+import socket
+import sys
+
+import pytest
+from program import (NO_TRACE, Job, checkpoints, kill, losses, records, resumed_at, run, train,
+                     wait_until)
+
+EVERY_STEP = "evaluate.every=1 step"  # so that any step's end is an evaluation's
+
+
+def tolerance(step, loss):
+    """As tests/train/training_test.cpp derives it: roundings of a step add as the root of their number."""
+    return 64 * 2.0**-24 * step * abs(loss)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def torchrun(ranks):
+    program = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    if not os.access(program, os.X_OK):
+        pytest.skip("torchrun is not installed")
+    return [program, "--nproc-per-node", ranks, "--master-port", free_port(), "--no-python"]
+
+
+@pytest.fixture(scope="module")
+def whole(log, tmp_path_factory):
+    """30 steps on 2 ranks that nobody disturbed, evaluated after each."""
+    folder = tmp_path_factory.mktemp("whole")
+    job = run(folder, *train(folder / "run", 2, EVERY_STEP, log=log, steps=30))
+    assert job.status == 0, job.errors()
+    return job.json(), records(folder / "run")
+
+
+def expect_whole(job, run_dir, whole):
+    assert job.status == 0, job.errors()
+    assert job.json()["loss"] == whole[0]["loss"]
+    assert job.json()["best_step"] == whole[0]["best_step"]
+    assert records(run_dir) == whole[1]
+
+
+def test_goes_on_with_fewer_and_more_ranks(log, tmp_path):
+    steps = 0
+    for ranks in (4, 2, 3):
+        steps += 10
+        job = run(tmp_path, *train(tmp_path / "parts", ranks, log=log, steps=steps, resume=steps > 10))
+        assert job.status == 0, job.errors()
+        if steps > 10:
+            assert resumed_at(job) == steps - 10
+        assert job.json()["ranks"] == ranks
+    job = run(tmp_path, *train(tmp_path / "one", 1, log=log, steps=10))
+    one, parts = losses(tmp_path / "one"), losses(tmp_path / "parts")
+    assert [step for step, _ in parts] == list(range(1, 31))
+    for (step, found), (_, expected) in zip(parts, one):
+        assert abs(found - expected) <= tolerance(step, expected), step
+    # No loss of memory at the seams: a lost optimiser state would show as a jump.
+    values = [loss for _, loss in parts]
+    assert values[10] < values[0] and values[20] < values[10]
+
+
+def stop_in_mid_step(job, run_dir, pid):
+    assert wait_until(lambda: len(losses(run_dir)) >= 8, job), job.errors()
+    kill(pid, signal.SIGTERM)
+    job.finish(60)
+
+
+@pytest.mark.parametrize("whom", ["launcher", "one rank"])
+def test_sigterm_checkpoints_and_the_rest_has_the_same_bits(whom, whole, log, tmp_path):
+    run_dir = tmp_path / "run"
+    with Job(tmp_path, *train(run_dir, 2, EVERY_STEP, log=log, steps=30)) as job:
+        assert wait_until(lambda: losses(run_dir), job), job.errors()
+        stop_in_mid_step(job, run_dir, job.process.pid if whom == "launcher" else job.ranks()[1])
+    assert job.status == 0, job.errors()
+    assert not [trace for trace in NO_TRACE if trace in job.errors()], job.errors()
+    assert job.json()["interrupted"]
+    step = job.json()["step"]
+    assert 8 <= step < 30 and checkpoints(run_dir)[-1] == step
+    again = run(tmp_path, *train(run_dir, 2, EVERY_STEP, log=log, steps=30, resume=True))
+    assert resumed_at(again) == step
+    expect_whole(again, run_dir, whole)
+
+
+def test_sigterm_under_torchrun(whole, log, tmp_path):
+    run_dir = tmp_path / "run"
+    command = train(run_dir, 0, EVERY_STEP, log=log, steps=30)
+    with Job(tmp_path, *command, launcher=torchrun(2)) as job:
+        stop_in_mid_step(job, run_dir, job.process.pid)
+    step = checkpoints(run_dir)[-1]  # torchrun's own exit status says nothing here
+    assert 8 <= step < 30 and len(losses(run_dir)) == step
+    again = run(tmp_path, *command, "--resume", launcher=torchrun(2))
+    assert resumed_at(again) == step
+    expect_whole(again, run_dir, whole)
+
+
+def test_a_finished_run_resumed_says_the_same(log, tmp_path):
+    arguments = dict(log=log, steps=20)
+    first = run(tmp_path, *train(tmp_path / "run", 1, **arguments))
+    assert first.status == 0, first.errors()
+    expected, written = first.json(), records(tmp_path / "run")
+    again = run(tmp_path, *train(tmp_path / "run", 1, resume=True, **arguments))
+    assert again.status == 0, again.errors()
+    for key in ("step", "loss", "hr_at_10", "ndcg_at_10", "best_step", "stopped_early"):
+        assert again.json()[key] == expected[key], key
+    assert records(tmp_path / "run") == written
+
+
+def test_a_run_that_stopped_early_stays_stopped(log, tmp_path):
+    more = (EVERY_STEP, "evaluate.stop_after='2 without ndcg@10'", "dense_optimizer.adamw.lr=0.2")
+    first = run(tmp_path, *train(tmp_path / "run", 1, *more, log=log, steps=400))
+    assert first.status == 0, first.errors()
+    expected = first.json()
+    assert expected["stopped_early"] and expected["best_step"] < expected["step"]
+    again = run(tmp_path, *train(tmp_path / "run", 1, *more, log=log, steps=400, resume=True))
+    assert again.status == 0, again.errors()
+    for key in ("step", "loss", "hr_at_10", "ndcg_at_10", "best_step", "stopped_early"):
+        assert again.json()[key] == expected[key], key
