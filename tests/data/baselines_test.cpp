@@ -85,6 +85,7 @@ TEST(Baselines, SampledUsersSayHowMany) {
 struct Published {
   const char *file, *user, *item, *time, *setting;
   double popularity[6], rules[6];  // HR, NDCG: all, unseen, later
+  friend std::ostream& operator<<(std::ostream& out, const Published& p) { return out << p.file; }
 };
 
 class PublicLogs : public testing::TestWithParam<Published> {};
