@@ -120,6 +120,12 @@ def test_a_typo_beside_ranks(log, tmp_path):
     expect_user_error(job, "did you mean 'every'?", lines=1)
 
 
+def test_a_device_that_is_not_there(log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", 3, "device=cuda", log=log),
+              env={"CUDA_VISIBLE_DEVICES": ""})
+    expect_user_error(job, "no CUDA device", lines=1)
+
+
 def damage(run_dir, step):
     part = sorted((run_dir / "checkpoints" / f"step-{step:08}").glob("*.safetensors"))[-1]
     with open(part, "r+b") as file:

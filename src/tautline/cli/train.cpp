@@ -25,6 +25,16 @@ comm::Launch detect(const TrainOptions& options) {
   return comm::detect_launch(options.launcher == "mpi" ? "openmpi" : options.launcher);
 }
 
+/// Local ranks share a machine and come to the same error, which rank 0 says for all.
+at::Device device_of(const RunConfig& run, const comm::Launch& launch) {
+  try {
+    return train::choose_device(run.device, launch);
+  } catch (const UserError&) {
+    if (launch.launcher == "local" && launch.rank > 0) _exit(kExitUser);
+    throw;
+  }
+}
+
 std::string joined_arguments(const std::vector<std::string>& arguments) {
   std::string text;
   for (const std::string& argument : arguments) text += (text.empty() ? "" : " ") + argument;
@@ -97,7 +107,7 @@ int train(const TrainOptions& options) {
   comm::prepare_process(launch);
   comm::install_stop_signals();
   set_rank_for_errors(launch.rank);
-  const at::Device device = train::choose_device(config.run.device, launch);
+  const at::Device device = device_of(config.run, launch);
   train::set_threads(config.run.threads, launch);
   const auto mesh = comm::Mesh::open(launch, {.device = device});
   if (launch.world == 1) {
