@@ -361,6 +361,35 @@ TEST(ShardedTable, StateMovesToOtherRanksAndAnotherPlan) {
   }
 }
 
+void expect_one_call_equals_two(const Case& c, const Communicator& group) {
+  ShardedTable one = make(c, group), two = make(c, group);
+  for (uint64_t s = 0; s < 2; ++s) {
+    const at::Tensor ids = skewed_ids(60, 37, s).of_rank(group.rank(), c.world);
+    step(two, ids);
+    Route route = one.start_ids(ids, ShardedTable::Ids::kChecked);
+    one.return_rows(route, one.look_up(route));
+    one.apply_gradients(route, gradients_of(ids, one.dim()));
+  }
+  const auto of_one = one.state(), of_two = two.state();
+  for (size_t i = 0; i < of_one.size(); ++i)
+    EXPECT_TRUE(at::equal(of_one[i].tensor, of_two[i].tensor)) << of_one[i].kind;
+  EXPECT_EQ(one.steps(), two.steps());
+}
+
+// coalesce and apply in one give the same rows and the same optimiser state.
+TEST(ShardedTable, ApplyGradientsEqualsCoalesceAndApply) {
+  for (const Case& c : cases()) {
+    if (c.world == 3) continue;
+    run_rank_threads(c.world, [&](Communicator group) {
+      for (const Kind kind : {Kind::kSgd, Kind::kRowwiseAdagrad, Kind::kAdam}) {
+        Case mine = c;
+        mine.optimizer = kind;
+        expect_one_call_equals_two(mine, group);
+      }
+    });
+  }
+}
+
 // The optional early starts change nothing.
 TEST(ShardedTable, EarlyStartsGiveTheSame) {
   run_rank_threads(3, [&](Communicator group) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tautline/base/error.h"
+
 #include "models/tiny.h"
 
 namespace tautline::models {
@@ -25,6 +27,21 @@ TEST(Inputs, TargetsShareTheNextTokensRow) {
   EXPECT_EQ(in.negative_row, 6);
   EXPECT_EQ(values(in.negative_id), std::vector<int64_t>(ids.begin() + 6, ids.end()));
   EXPECT_EQ(values(in.ids.at("shop")).size(), 8u);  // two features read the column
+}
+
+TEST(Inputs, AnIdBeyondItsTableIsTheUsersError) {
+  const InputBuilder builder(rich(50), 50, 1, at::kCPU);
+  for (const int64_t wrong : {-1, 5}) {
+    data::Batch batch = make_batch({3, 2}, 50);
+    batch.categorical["shop"][4] = wrong;
+    try {
+      builder.training(batch);
+      ADD_FAILURE() << "took id " << wrong;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("id " + std::to_string(wrong) +
+                                                   " is beyond table 'shop' of 5 rows"));
+    }
+  }
 }
 
 TEST(Inputs, NegativesDependOnSeedAndStepAlone) {

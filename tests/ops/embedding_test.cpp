@@ -147,13 +147,26 @@ TEST(EmbeddingOps, ThreadsDoNotChangeABit) {
 
 TEST(EmbeddingOps, FusedEqualsCoalesceThenApply) {
   const at::Tensor id = at::randint(0, 50, {5000}, at::kLong), g = at::randn({5000, 24});
-  at::Tensor fused = counting_table(50, 24), apart = fused.clone();
-  at::Tensor fused_state = at::zeros({50}), apart_state = at::zeros({50});
-  update_rowwise_adagrad(fused, fused_state, id, g, 0.1, 1e-8, 0);
   const auto [rows, sums] = coalesce(id, g, 50);
-  apply_rowwise_adagrad(apart, apart_state, rows, sums, 0.1, 1e-8, 0);
-  EXPECT_TRUE(fused.equal(apart));
-  EXPECT_TRUE(fused_state.equal(apart_state));
+  struct Table {
+    at::Tensor weight = counting_table(50, 24), sum = at::zeros({50});
+    at::Tensor moment1 = at::zeros({50, 24}), moment2 = at::zeros({50, 24});
+  } fused, apart;
+  const auto expect_equal = [&] {
+    EXPECT_TRUE(fused.weight.equal(apart.weight));
+    EXPECT_TRUE(fused.sum.equal(apart.sum));
+    EXPECT_TRUE(fused.moment1.equal(apart.moment1) && fused.moment2.equal(apart.moment2));
+  };
+  update_sgd(fused.weight, id, g, 0.1, 0.01);
+  apply_sgd(apart.weight, rows, sums, 0.1, 0.01);
+  expect_equal();
+  update_rowwise_adagrad(fused.weight, fused.sum, id, g, 0.1, 1e-8, 0);
+  apply_rowwise_adagrad(apart.weight, apart.sum, rows, sums, 0.1, 1e-8, 0);
+  expect_equal();
+  update_adam(fused.weight, fused.moment1, fused.moment2, id, g, 3, 0.1, 0.9, 0.99, 1e-8, 0);
+  apply_adam(apart.weight, apart.moment1, apart.moment2, rows, sums, 3, 0.1, 0.9, 0.99, 1e-8, 0);
+  expect_equal();
+  EXPECT_GT(apart.moment2.abs().sum().item<float>(), 0);
 }
 
 TEST(EmbeddingOps, PooledMeanAndItsGradient) {

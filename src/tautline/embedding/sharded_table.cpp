@@ -74,9 +74,9 @@ bool ShardedTable::exchanges() const {
 
 // Direct ids must lie in the table. On a device the check travels with the counts, so that it costs
 // no synchronisation of its own; until then a wrong id stands for row 0.
-at::Tensor ShardedTable::asked_rows(const at::Tensor& ids, Route& route) const {
+at::Tensor ShardedTable::asked_rows(const at::Tensor& ids, Ids check, Route& route) const {
   if (config_.hash_ways > 0) return hash_rows(ids, config_.hash_ways, config_.rows);
-  if (ids.numel() == 0) return ids;
+  if (ids.numel() == 0 || check == Ids::kChecked) return ids;
   const at::Tensor wrong = ids.lt(0).logical_or(ids.ge(rows_));
   if (!ids.is_cpu()) {
     // 0: none; else the largest wrong id's distance, coded so that it survives a maximum.
@@ -92,12 +92,12 @@ at::Tensor ShardedTable::asked_rows(const at::Tensor& ids, Route& route) const {
   return ids;
 }
 
-Route ShardedTable::start_ids(const at::Tensor& ids) {
+Route ShardedTable::start_ids(const at::Tensor& ids, Ids check) {
   TAUTLINE_INVARIANT(ids.dim() == 1 && ids.scalar_type() == at::kLong,
                      "ids of table " << name_ << " have shape " << ids.sizes());
   Route route;
   route.ids = ids.size(0);
-  const at::Tensor rows = asked_rows(ids.contiguous(), route);
+  const at::Tensor rows = asked_rows(ids.contiguous(), check, route);
   if (!exchanges()) {
     route.unique = route.received = rows;
     return route;
@@ -170,17 +170,22 @@ at::Tensor ShardedTable::return_rows(Route& route, const at::Tensor& rows) {
 void ShardedTable::send_gradients(Route& route, const at::Tensor& gradients) {
   if (!exchanges() || route.sums_received.defined()) return;
   const at::Tensor asked = gradients.contiguous().view({-1, width_});
-  at::Tensor sums = std::get<1>(ops::coalesce(route.inverse, asked, route.unique.size(0)));
+  const int64_t distinct = route.unique.size(0);  // each of them is in `inverse`
+  at::Tensor sums = std::get<1>(ops::coalesce(route.inverse, asked, distinct, distinct));
   route.sums_received = at::empty({route.received.size(0), width_}, sums.options());
   route.gradients_work = communicator_.all_to_all_rows(
       route.sums_received, sums, route.receive_splits, route.send_splits, name_ + ".gradients");
 }
 
-Touched ShardedTable::coalesce(Route& route, const at::Tensor& gradients) {
+void ShardedTable::check_gradients(const Route& route, const at::Tensor& gradients) const {
   TAUTLINE_INVARIANT(
       gradients.dim() == 2 && gradients.size(0) == route.ids && gradients.size(1) == dim(),
       "gradients of table " << name_ << " have shape " << gradients.sizes() << " for " << route.ids
                             << " ids of width " << dim());
+}
+
+Touched ShardedTable::coalesce(Route& route, const at::Tensor& gradients) {
+  check_gradients(route, gradients);
   if (!exchanges()) {
     auto [rows, sums] =
         ops::coalesce(route.received, gradients.contiguous().view({-1, width_}), rows_);
@@ -231,6 +236,32 @@ void ShardedTable::apply(const Touched& touched, double rate) {
       return ops::apply_adam(weight_, state1_, state2_, touched.rows, touched.sums, steps_, lr,
                              optimizer.beta1, optimizer.beta2, optimizer.eps,
                              optimizer.weight_decay);
+  }
+}
+
+void ShardedTable::apply_gradients(Route& route, const at::Tensor& gradients, double rate) {
+  const bool copies = communicator_.size() > 1 && !exchanges();
+  if (copies) return apply(coalesce(route, gradients), rate);
+  check_gradients(route, gradients);
+  at::Tensor of_rows = gradients.contiguous().view({-1, width_});
+  if (exchanges()) {
+    send_gradients(route, gradients);
+    route.gradients_work.wait();
+    of_rows = std::move(route.sums_received);
+    route.sums_received = at::Tensor();
+  }
+  const TableOptimizer& o = config_.optimizer;
+  const double lr = o.lr * rate;
+  ++steps_;
+  switch (o.kind) {
+    case Kind::kSgd:
+      return ops::update_sgd(weight_, route.received, of_rows, lr, o.weight_decay);
+    case Kind::kRowwiseAdagrad:
+      return ops::update_rowwise_adagrad(weight_, state1_, route.received, of_rows, lr, o.eps,
+                                         o.weight_decay);
+    case Kind::kAdam:
+      return ops::update_adam(weight_, state1_, state2_, route.received, of_rows, steps_, lr,
+                              o.beta1, o.beta2, o.eps, o.weight_decay);
   }
 }
 

@@ -8,6 +8,9 @@
 //   Touched touched = table.coalesce(route, grads);  // each touched row once, with its sum
 //   table.apply(touched);                            // exact optimiser: only touched rows change
 //
+// Where nothing lies between the last two, table.apply_gradients(route, gradients) does both, and
+// on a GPU the host does not wait for it.
+//
 // All ranks call the same things in the same order. Several requests of one step (a sequence,
 // positives, negatives) are one request: concatenate the ids. n may be 0, on any rank.
 //
@@ -82,11 +85,14 @@ class ShardedTable {
   ShardedTable(std::string name, const TableConfig& config, const TablePlan& plan,
                comm::Communicator communicator, const ShardedTableOptions& options = {});
 
-  /// ids [n] int64 on the table's device. When this returns, the counts are on their way.
-  Route start_ids(const at::Tensor& ids);
+  /// ids [n] int64 on the table's device. The exchange of the counts is under way when this
+  /// returns. kChecked: the caller knows that all of them lie in the table (a GPU would end the
+  /// process for a wrong one).
+  enum class Ids { kUnchecked, kChecked };
+  Route start_ids(const at::Tensor& ids, Ids check = Ids::kUnchecked);
   /// Optional: starts the exchange of the ids (needs the counts on the host; the one
-  /// synchronisation of a lookup). `look_up` does it where it has not been done. Throws UserError
-  /// for an id beyond the table.
+  /// synchronisation of a lookup, none on one rank where ids are checked). `look_up` does it where
+  /// it has not been done. Throws UserError for an id beyond the table.
   void send_ids(Route& route);
   /// [m, E']: the rows that this rank was asked for.
   at::Tensor look_up(Route& route);
@@ -101,6 +107,8 @@ class ShardedTable {
   /// The optimiser's step; `rate` scales the learning rate (warm-up). Counts one step even where
   /// nothing was touched.
   void apply(const Touched& touched, double rate = 1.0);
+  /// coalesce and apply in one, the same bits.
+  void apply_gradients(Route& route, const at::Tensor& gradients, double rate = 1.0);
 
   // Full softmax over the rows as classes (direct ids only): this rank's share of the classes.
   /// [c, E] view: class of row l is class_first() + l * class_stride(). Disjoint over ranks,
@@ -128,7 +136,8 @@ class ShardedTable {
   at::Tensor weight() const { return weight_; }  // [rows held, E / ways]
 
  private:
-  at::Tensor asked_rows(const at::Tensor& ids, Route& route) const;
+  at::Tensor asked_rows(const at::Tensor& ids, Ids check, Route& route) const;
+  void check_gradients(const Route& route, const at::Tensor& gradients) const;
   bool exchanges() const;  // rows may lie on another rank
   Touched sum_over_copies(const Touched& mine);
   at::Tensor gather_class_gradient(const at::Tensor& gradient);

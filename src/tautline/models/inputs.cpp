@@ -42,6 +42,20 @@ struct Sequences {
 
 using HostIds = std::map<std::string, std::vector<int64_t>>;
 
+/// The ids, checked here where they are still on the host, so that no lookup has to ask a device.
+void move_ids(Inputs& inputs, const HostIds& ids, const ModelConfig& model, at::Device device) {
+  for (const auto& [name, list] : ids) {
+    const TableConfig& table = model.tables.at(name);
+    if (table.hash_ways == 0 && !list.empty()) {
+      const auto [least, most] = std::minmax_element(list.begin(), list.end());
+      if (*least < 0 || *most >= table.rows)
+        throw user_error("id ", *least < 0 ? *least : *most, " is beyond table '", name, "' of ",
+                         table.rows, " rows; ids from 0 to ", table.rows - 1, " are right");
+    }
+    inputs.ids[name] = to_device(list, device);
+  }
+}
+
 /// Positions, time gaps and the features' ids.
 HostIds begin_inputs(Inputs& inputs, const Sequences& s, const ModelConfig& model,
                      at::Device device) {
@@ -141,18 +155,19 @@ Inputs InputBuilder::training(const data::Batch& batch) const {
 
   const std::string table = target_table(model_);
   const int64_t items = table.empty() ? -1 : item_rows(inputs, model_, table);
+  std::vector<int64_t>* const rows = table.empty() ? nullptr : &ids[table];
   std::vector<int64_t> token, target, row;
+  for (std::vector<int64_t>* list : {&token, &target, &row}) list->reserve(batch.item.size());
   for (int64_t i = 0; i < batch.samples(); ++i) {
     for (int64_t t = batch.offsets[i]; t < batch.offsets[i + 1]; ++t) {
       if (batch.target[t] == 0) continue;
       token.push_back(t);
       target.push_back(batch.target[t]);
-      if (table.empty()) continue;
+      if (rows == nullptr) continue;
       const bool next =
           items >= 0 && t + 1 < batch.offsets[i + 1] && batch.item[t + 1] == batch.target[t];
-      std::vector<int64_t>& rows = ids[table];
-      row.push_back(next ? items + t + 1 : static_cast<int64_t>(rows.size()));
-      if (!next) rows.push_back(batch.target[t]);
+      row.push_back(next ? items + t + 1 : static_cast<int64_t>(rows->size()));
+      if (!next) rows->push_back(batch.target[t]);
     }
   }
   inputs.targets = static_cast<int64_t>(token.size());
@@ -175,7 +190,7 @@ Inputs InputBuilder::training(const data::Batch& batch) const {
     for (const int64_t t : token) chosen.push_back(labels[t]);
     inputs.label[name] = to_device(chosen, device_);
   }
-  for (const auto& [name, list] : ids) inputs.ids[name] = to_device(list, device_);
+  move_ids(inputs, ids, model_, device_);
   return inputs;
 }
 
@@ -200,7 +215,7 @@ Inputs InputBuilder::evaluation(const data::EvaluationBatch& batch) const {
     }
   }
   inputs.target_row = to_device(row, device_);
-  for (const auto& [name, list] : ids) inputs.ids[name] = to_device(list, device_);
+  move_ids(inputs, ids, model_, device_);
   return inputs;
 }
 

@@ -29,7 +29,7 @@ struct Inputs {
   at::Tensor sample;        // [T] int64: the sample's index in the step's fixed set; keys dropout
   at::Tensor position;      // [T] int64: place inside the sample
   at::Tensor time_gap;      // [T] int64 bucket; undefined where the model has no time gaps
-  std::map<std::string, at::Tensor> ids;       // [I] int64 by table
+  std::map<std::string, at::Tensor> ids;       // [I] int64 by table, known to lie in it
   std::map<std::string, int64_t> feature_row;  // first of a feature's T rows in its table's
   at::Tensor target_token;   // [N] int64: who predicts; undefined where every token does
   at::Tensor target_id;      // [N] int64
@@ -66,6 +66,7 @@ class InputBuilder {
   InputBuilder(const ModelConfig& model, int64_t classes, uint64_t seed, at::Device device)
       : model_(model), classes_(classes), seed_(seed), device_(device) {}
 
+  /// UserError: an id beyond its table.
   Inputs training(const data::Batch& batch) const;
 
   /// The token that predicts is each sample's last; target rows are looked up only for binary

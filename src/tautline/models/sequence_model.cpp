@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
@@ -144,28 +145,39 @@ at::Tensor SequenceModel::mlp(const Layer& layer, const at::Tensor& x,
   return dropout(gated ? ops::swiglu(in, b) : ops::gelu(in, b));
 }
 
-/// residual + dropout(linear(x)).
-at::Tensor SequenceModel::add(const Linear& linear, const at::Tensor& x, const at::Tensor& residual,
-                              const Dropout& dropout) const {
+/// s = residual + dropout(linear(x)) and norm(s). Without dropout the addition is part of the norm,
+/// and so is the sum of the two gradients of s.
+SequenceModel::Normed SequenceModel::add(const Linear& linear, const at::Tensor& x,
+                                         const at::Tensor& residual, const Norm& norm,
+                                         const Dropout& dropout) const {
   if (dropout.p > 0) {
-    return dropout.add(at::linear(x, cast(linear.weight)), cast(linear.bias), residual);
+    const at::Tensor sum =
+        dropout.add(at::linear(x, cast(linear.weight)), cast(linear.bias), residual);
+    return {sum, apply(norm, sum)};
   }
   ++dropout.site;
-  return residual.add(apply(linear, x));
+  const at::Tensor out = apply(linear, x);
+  return norm.bias.defined() ? ops::add_layer_norm(out, residual, norm.weight, norm.bias, kNormEps)
+                             : ops::add_rms_norm(out, residual, norm.weight, kNormEps);
 }
 
 at::Tensor SequenceModel::hidden(const Inputs& inputs, const Rows& rows,
                                  const ForwardMode& mode) const {
   const Dropout dropout{mode.training ? config_.backbone.dropout : 0.0, static_cast<int64_t>(seed_),
                         mode.step, inputs};
+  const auto norm_before = [&](size_t layer) -> const Norm& {
+    return layer < layers_.size() ? layers_[layer].attention_norm : norm_;
+  };
   at::Tensor x = dropout(embed(inputs, rows));
-  for (const Layer& layer : layers_) {
-    const at::Tensor attended = attention(layer, apply(layer.attention_norm, x), inputs);
-    x = add(layer.attention_out, attended, x, dropout);
-    x = add(layer.mlp_out, mlp(layer, apply(layer.mlp_norm, x), dropout), x, dropout);
+  at::Tensor normed = apply(norm_before(0), x);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    const at::Tensor attended = attention(layer, normed, inputs);
+    std::tie(x, normed) = add(layer.attention_out, attended, x, layer.mlp_norm, dropout);
+    const at::Tensor inner = mlp(layer, normed, dropout);
+    std::tie(x, normed) = add(layer.mlp_out, inner, x, norm_before(i + 1), dropout);
   }
-  if (inputs.target_token.defined()) x = x.index_select(0, inputs.target_token);
-  return apply(norm_, x);
+  return inputs.target_token.defined() ? normed.index_select(0, inputs.target_token) : normed;
 }
 
 at::Tensor SequenceModel::output(const at::Tensor& hidden) const {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -79,8 +80,9 @@ class SequenceModel {
   at::Tensor embed(const Inputs& inputs, const Rows& rows) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x, const Inputs& inputs) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x, const Dropout& dropout) const;
-  at::Tensor add(const Linear& linear, const at::Tensor& x, const at::Tensor& residual,
-                 const Dropout& dropout) const;
+  using Normed = std::tuple<at::Tensor, at::Tensor>;  // s, norm(s)
+  Normed add(const Linear& linear, const at::Tensor& x, const at::Tensor& residual,
+             const Norm& norm, const Dropout& dropout) const;
 
   ModelConfig config_;
   PrecisionPlan precision_;

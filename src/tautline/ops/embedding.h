@@ -30,9 +30,9 @@ at::Tensor pooled_gradients(const at::Tensor& gradients, const at::Tensor& offse
                             bool mean);
 
 /// rows [N], gradients [N, E] -> (distinct rows [U] ascending, their sums [U, E] float32).
-/// `table_rows` bounds the ids. On CUDA this waits for U.
+/// `table_rows` bounds the ids. On CUDA this waits for U, unless the caller knows it: `distinct`.
 std::tuple<at::Tensor, at::Tensor> coalesce(const at::Tensor& rows, const at::Tensor& gradients,
-                                            int64_t table_rows);
+                                            int64_t table_rows, int64_t distinct = -1);
 
 /// The three optimisers over what coalesce gave: rows distinct, sums [U, E] float32. In place.
 /// Weight decay is decoupled.
@@ -46,11 +46,16 @@ void apply_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2, con
                 const at::Tensor& sums, int64_t step, double lr, double beta1, double beta2,
                 double eps, double weight_decay);
 
-/// coalesce and apply_rowwise_adagrad in one, for when nothing lies between: same result, bit for
-/// bit, no sums stored, and no wait on CUDA.
+/// coalesce and apply in one, for when nothing lies between: same result, bit for bit, and no wait
+/// on CUDA. SGD and Adagrad store no sums.
+void update_sgd(at::Tensor& table, const at::Tensor& rows, const at::Tensor& gradients, double lr,
+                double weight_decay);
 void update_rowwise_adagrad(at::Tensor& table, at::Tensor& state, const at::Tensor& rows,
                             const at::Tensor& gradients, double lr, double eps,
                             double weight_decay);
+void update_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2,
+                 const at::Tensor& rows, const at::Tensor& gradients, int64_t step, double lr,
+                 double beta1, double beta2, double eps, double weight_decay);
 
 /// table[r, c] = std x normal of (seed, table_index, first_row + r x stride, c): a shard's rows get
 /// the values that they have in the whole table. Same bits on CPU and GPU.

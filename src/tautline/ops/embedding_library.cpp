@@ -26,17 +26,25 @@ at::Tensor pooled_gradients_meta(const at::Tensor& gradients, const at::Tensor&,
 template <class... Arguments>
 void nothing(Arguments...) {}
 
+std::tuple<at::Tensor, at::Tensor> coalesce_counting(const at::Tensor& rows,
+                                                     const at::Tensor& gradients,
+                                                     int64_t table_rows) {
+  return coalesce(rows, gradients, table_rows);
+}
+
 // coalesce has no meta kernel: the number of distinct rows is in the data.
 template <class Library>
 void implement(Library& m) {
   m.impl("lookup", lookup);
   m.impl("pooled_lookup", pooled_lookup);
   m.impl("pooled_gradients", pooled_gradients);
-  m.impl("coalesce", coalesce);
+  m.impl("coalesce", coalesce_counting);
   m.impl("apply_sgd", apply_sgd);
   m.impl("apply_rowwise_adagrad", apply_rowwise_adagrad);
   m.impl("apply_adam", apply_adam);
+  m.impl("update_sgd", update_sgd);
   m.impl("update_rowwise_adagrad", update_rowwise_adagrad);
+  m.impl("update_adam", update_adam);
   m.impl("init_rows", init_rows);
 }
 
@@ -63,6 +71,13 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "update_rowwise_adagrad(Tensor(a!) table, Tensor(b!) state, Tensor rows, Tensor gradients, "
       "float lr, float eps, float weight_decay) -> ()");
   m.def(
+      "update_sgd(Tensor(a!) table, Tensor rows, Tensor gradients, float lr, float weight_decay) "
+      "-> ()");
+  m.def(
+      "update_adam(Tensor(a!) table, Tensor(b!) moment1, Tensor(c!) moment2, Tensor rows, Tensor "
+      "gradients, int step, float lr, float beta1, float beta2, float eps, float weight_decay) -> "
+      "()");
+  m.def(
       "init_rows(Tensor(a!) table, int seed, int table_index, int first_row, int stride, float "
       "std) -> "
       "()");
@@ -82,6 +97,10 @@ TORCH_LIBRARY_IMPL(tautline, Meta, m) {
                                const at::Tensor&, int64_t, double, double, double, double, double>);
   m.impl("update_rowwise_adagrad", nothing<at::Tensor&, at::Tensor&, const at::Tensor&,
                                            const at::Tensor&, double, double, double>);
+  m.impl("update_sgd", nothing<at::Tensor&, const at::Tensor&, const at::Tensor&, double, double>);
+  m.impl("update_adam",
+         nothing<at::Tensor&, at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor&,
+                 int64_t, double, double, double, double, double>);
   m.impl("init_rows", nothing<at::Tensor&, int64_t, int64_t, int64_t, int64_t, double>);
 }
 

@@ -100,26 +100,35 @@ OwnedRuns sort_rows(const kernels::RowGradients& p, const at::TensorOptions& opt
   return at::empty({static_cast<int64_t>(bytes)}, options.dtype(at::kByte));
 }
 
-[[maybe_unused]] std::tuple<at::Tensor, at::Tensor> coalesce_cuda(
-    const kernels::RowGradients& p, const at::TensorOptions& options) {
-  at::Tensor rows = at::empty({p.count}, options.dtype(at::kLong));
-  at::Tensor sums = at::empty({p.count, p.width}, options.dtype(at::kFloat));
-  at::Tensor distinct = at::empty({1}, options.dtype(at::kLong));
+/// Room for as many distinct rows as there are gradients; how many they are is on the device.
+struct DeviceSums {
+  at::Tensor rows, sums, distinct;  // [N], [N, E], [1]
+};
+
+[[maybe_unused]] DeviceSums coalesce_cuda(const kernels::RowGradients& p,
+                                          const at::TensorOptions& options) {
+  DeviceSums out{at::empty({p.count}, options.dtype(at::kLong)),
+                 at::empty({p.count, p.width}, options.dtype(at::kFloat)),
+                 at::empty({1}, options.dtype(at::kLong))};
   at::Tensor workspace = workspace_for(p, options);
   if constexpr (kCudaBuild)
-    kernels::coalesce_cuda(p, rows.mutable_data_ptr<int64_t>(), sums.mutable_data_ptr<float>(),
-                           distinct.mutable_data_ptr<int64_t>(), workspace.mutable_data_ptr());
-  const int64_t count = distinct.item<int64_t>();
-  return {rows.narrow(0, 0, count), sums.narrow(0, 0, count)};
+    kernels::coalesce_cuda(p, out.rows.mutable_data_ptr<int64_t>(),
+                           out.sums.mutable_data_ptr<float>(),
+                           out.distinct.mutable_data_ptr<int64_t>(), workspace.mutable_data_ptr());
+  return out;
 }
 
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> coalesce(const at::Tensor& rows, const at::Tensor& gradients,
-                                            int64_t table_rows) {
+                                            int64_t table_rows, int64_t distinct) {
   const at::Tensor ids = int64_vector(rows, gradients, "the tensor of rows");
   const kernels::RowGradients p = gradient_params(ids, gradients, table_rows);
-  if (!gradients.is_cpu() && p.count > 0) return coalesce_cuda(p, gradients.options());
+  if (!gradients.is_cpu() && p.count > 0) {
+    const DeviceSums out = coalesce_cuda(p, gradients.options());
+    if (distinct < 0) distinct = out.distinct.item<int64_t>();
+    return {out.rows.narrow(0, 0, distinct), out.sums.narrow(0, 0, distinct)};
+  }
   if (p.count == 0)
     return {at::empty({0}, ids.options()),
             at::empty({0, p.width}, gradients.options().dtype(at::kFloat))};
@@ -132,24 +141,21 @@ std::tuple<at::Tensor, at::Tensor> coalesce(const at::Tensor& rows, const at::Te
   return {owned.rows.narrow(0, 0, runs.count), sums};
 }
 
-void apply_sgd(at::Tensor& table, const at::Tensor& rows, const at::Tensor& sums, double lr,
-               double weight_decay) {
-  apply(update_params(table, kernels::RowUpdate::Kind::kSgd, lr, weight_decay), table, rows, sums);
-}
+namespace {
 
-void apply_rowwise_adagrad(at::Tensor& table, at::Tensor& state, const at::Tensor& rows,
-                           const at::Tensor& sums, double lr, double eps, double weight_decay) {
+kernels::RowUpdate adagrad_params(at::Tensor& table, at::Tensor& state, double lr, double eps,
+                                  double weight_decay) {
   kernels::RowUpdate p =
       update_params(table, kernels::RowUpdate::Kind::kRowwiseAdagrad, lr, weight_decay);
   check_state(state, p.table_rows, table, "the Adagrad state");
   p.state = state.mutable_data_ptr<float>();
   p.eps = static_cast<float>(eps);
-  apply(p, table, rows, sums);
+  return p;
 }
 
-void apply_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2, const at::Tensor& rows,
-                const at::Tensor& sums, int64_t step, double lr, double beta1, double beta2,
-                double eps, double weight_decay) {
+kernels::RowUpdate adam_params(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2,
+                               int64_t step, double lr, double beta1, double beta2, double eps,
+                               double weight_decay) {
   kernels::RowUpdate p = update_params(table, kernels::RowUpdate::Kind::kAdam, lr, weight_decay);
   check_state(moment1, table.numel(), table, "Adam's first moment");
   check_state(moment2, table.numel(), table, "Adam's second moment");
@@ -160,29 +166,72 @@ void apply_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2, con
   p.beta1 = static_cast<float>(beta1);
   p.beta2 = static_cast<float>(beta2);
   p.step = step;
-  apply(p, table, rows, sums);
+  return p;
+}
+
+[[maybe_unused]] void update_cuda(const kernels::RowUpdate& p, const kernels::RowGradients& g,
+                                  const at::TensorOptions& options) {
+  if (p.kind != kernels::RowUpdate::Kind::kAdam) {
+    at::Tensor workspace = workspace_for(g, options);
+    if constexpr (kCudaBuild) kernels::update_rows_cuda(p, g, workspace.mutable_data_ptr());
+    return;
+  }
+  // Sums are stored, but how many there are stays on the device.
+  const DeviceSums sums = coalesce_cuda(g, options);
+  if constexpr (kCudaBuild)
+    kernels::apply_rows_cuda(p, sums.rows.const_data_ptr<int64_t>(),
+                             sums.sums.const_data_ptr<float>(), g.count,
+                             sums.distinct.const_data_ptr<int64_t>());
+}
+
+void update(const kernels::RowUpdate& p, const at::Tensor& table, const at::Tensor& rows,
+            const at::Tensor& gradients) {
+  check_width(table, gradients);
+  const at::Tensor ids = int64_vector(rows, table, "the tensor of rows");
+  const kernels::RowGradients g = gradient_params(ids, gradients, p.table_rows);
+  if (g.count == 0 || g.width == 0) return;
+  if (!table.is_cpu()) return update_cuda(p, g, table.options());
+  const OwnedRuns owned = sort_rows(g, ids.options());
+  at::parallel_for(0, owned.runs.count, grain(p.width),
+                   [&](int64_t a, int64_t b) { kernels::update_rows_cpu(p, g, owned.runs, a, b); });
+}
+
+}  // namespace
+
+void apply_sgd(at::Tensor& table, const at::Tensor& rows, const at::Tensor& sums, double lr,
+               double weight_decay) {
+  apply(update_params(table, kernels::RowUpdate::Kind::kSgd, lr, weight_decay), table, rows, sums);
+}
+
+void apply_rowwise_adagrad(at::Tensor& table, at::Tensor& state, const at::Tensor& rows,
+                           const at::Tensor& sums, double lr, double eps, double weight_decay) {
+  apply(adagrad_params(table, state, lr, eps, weight_decay), table, rows, sums);
+}
+
+void apply_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2, const at::Tensor& rows,
+                const at::Tensor& sums, int64_t step, double lr, double beta1, double beta2,
+                double eps, double weight_decay) {
+  apply(adam_params(table, moment1, moment2, step, lr, beta1, beta2, eps, weight_decay), table,
+        rows, sums);
+}
+
+void update_sgd(at::Tensor& table, const at::Tensor& rows, const at::Tensor& gradients, double lr,
+                double weight_decay) {
+  update(update_params(table, kernels::RowUpdate::Kind::kSgd, lr, weight_decay), table, rows,
+         gradients);
 }
 
 void update_rowwise_adagrad(at::Tensor& table, at::Tensor& state, const at::Tensor& rows,
                             const at::Tensor& gradients, double lr, double eps,
                             double weight_decay) {
-  kernels::RowUpdate p =
-      update_params(table, kernels::RowUpdate::Kind::kRowwiseAdagrad, lr, weight_decay);
-  check_state(state, p.table_rows, table, "the Adagrad state");
-  p.state = state.mutable_data_ptr<float>();
-  p.eps = static_cast<float>(eps);
-  check_width(table, gradients);
-  const at::Tensor ids = int64_vector(rows, table, "the tensor of rows");
-  const kernels::RowGradients g = gradient_params(ids, gradients, p.table_rows);
-  if (g.count == 0 || g.width == 0) return;
-  if (!table.is_cpu()) {
-    at::Tensor workspace = workspace_for(g, table.options());
-    if constexpr (kCudaBuild) kernels::update_rows_cuda(p, g, workspace.mutable_data_ptr());
-    return;
-  }
-  const OwnedRuns owned = sort_rows(g, ids.options());
-  at::parallel_for(0, owned.runs.count, grain(p.width),
-                   [&](int64_t a, int64_t b) { kernels::update_rows_cpu(p, g, owned.runs, a, b); });
+  update(adagrad_params(table, state, lr, eps, weight_decay), table, rows, gradients);
+}
+
+void update_adam(at::Tensor& table, at::Tensor& moment1, at::Tensor& moment2,
+                 const at::Tensor& rows, const at::Tensor& gradients, int64_t step, double lr,
+                 double beta1, double beta2, double eps, double weight_decay) {
+  update(adam_params(table, moment1, moment2, step, lr, beta1, beta2, eps, weight_decay), table,
+         rows, gradients);
 }
 
 }  // namespace tautline::ops

@@ -70,7 +70,8 @@ models::Rows Step::look_up(const models::Inputs& inputs, Routes& routes, int64_t
   {
     const auto span = clock_.phase(step, "all_to_all", "ids");
     for (const auto& [name, ids] : inputs.ids) {
-      routes[name] = network_.tables.at(name)->start_ids(ids);
+      routes[name] =
+          network_.tables.at(name)->start_ids(ids, embedding::ShardedTable::Ids::kChecked);
     }
     for (auto& [name, route] : routes) network_.tables.at(name)->send_ids(route);
   }
@@ -90,20 +91,22 @@ void Step::update_tables(const models::Rows& rows, const models::Loss& loss, Rou
                          int64_t step) {
   const at::NoGradGuard no_grad;
   const double rate = dense::learning_rate_factor(options_.dense, step);
+  std::map<std::string, at::Tensor> gradients;
   for (auto& [name, route] : routes) {
-    embedding::ShardedTable& table = *network_.tables.at(name);
-    embedding::Touched touched;
-    {
-      const auto span = clock_.phase(step, "all_to_all", name + ".gradients");
-      const at::Tensor& values = rows.at(name);
-      touched =
-          table.coalesce(route, values.grad().defined() ? values.grad() : at::zeros_like(values));
-    }
+    const auto span = clock_.phase(step, "all_to_all", name + ".gradients");
+    const at::Tensor& values = rows.at(name);
+    gradients[name] = values.grad().defined() ? values.grad() : at::zeros_like(values);
+    network_.tables.at(name)->send_gradients(route, gradients[name]);
+  }
+  for (auto& [name, route] : routes) {
     const auto span = clock_.phase(step, "optimizer", name);
+    embedding::ShardedTable& table = *network_.tables.at(name);
     if (loss.class_gradient.defined() && &table == network_.class_table()) {
-      touched = table.add_dense_gradient(touched, loss.class_gradient);
+      const embedding::Touched touched = table.coalesce(route, gradients[name]);
+      table.apply(table.add_dense_gradient(touched, loss.class_gradient), rate);
+    } else {
+      table.apply_gradients(route, gradients[name], rate);
     }
-    table.apply(touched, rate);
   }
 }
 
