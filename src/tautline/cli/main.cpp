@@ -43,7 +43,8 @@ void add_data_build(CLI::App& data, DataBuildOptions& o, Chosen& chosen) {
   verb->add_option("--time-unit", o.time_unit, "what one unit of the time is")
       ->check(CLI::IsMember({"s", "ms", "us", "ns"}))
       ->capture_default_str();
-  verb->add_option("--delimiter", o.delimiter, "between fields; by default what line 1 has");
+  verb->add_option("--delimiter", o.delimiter,
+                   "between fields, or tab; by default by .csv or .tsv, else what line 1 has");
   verb->add_flag("!--no-header", o.header, "line 1 is an event; columns are numbers from 1");
   verb->add_option("--action", o.action, "column of the kind of event");
   verb->add_option("--rating", o.rating, "column of a rating");

@@ -34,13 +34,22 @@ const std::vector<std::string> kTimes = {"time",       "timestamp", "ts",
                                          "unixtime",   "eventtime", "unixreviewtime",
                                          "timestamps", "datetime",  "date"};
 
+// A header that is one name and yet has what stands between names elsewhere.
+std::string another_delimiter(const std::vector<std::string>& names) {
+  if (names.size() != 1) return "";
+  const size_t at = names.front().find_first_of(";|\t,");
+  if (at == std::string::npos) return "";
+  const std::string found(1, names.front()[at]);
+  return "; is --delimiter '" + (found == "\t" ? "tab" : found) + "' missing?";
+}
+
 std::string usual(const char* role, const std::vector<std::string>& usual_names,
                   const std::vector<std::string>& names, const Location& file) {
   for (const std::string& wanted : usual_names)
     for (const std::string& name : names)
       if (normal(name) == wanted) return name;
   throw user_error(file.text, ": no column is called as a ", role, " usually is; name it with --",
-                   role, " (columns: ", joined(names), ")");
+                   role, " (columns: ", joined(names), ")", another_delimiter(names));
 }
 
 }  // namespace

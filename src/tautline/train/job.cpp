@@ -48,17 +48,21 @@ std::string date_and_time() {
 std::string default_run_dir(const std::string& name, bool resume) {
   std::string latest;
   std::error_code error;
+  const std::string anew = name + "-" + date_and_time();
   if (resume) {
     for (const auto& entry : fs::directory_iterator("runs", error)) {
       const std::string folder = entry.path().filename().string();
-      if (folder.starts_with(name + "-")) latest = std::max(latest, entry.path().string());
+      // Of 'log', not of 'log-large'.
+      if (folder.starts_with(name + "-") && folder.size() == anew.size()) {
+        latest = std::max(latest, entry.path().string());
+      }
     }
     if (latest.empty()) {
       throw user_error("there is no run of '", name, "' under runs/ to resume; give --run-dir");
     }
     return latest;
   }
-  return "runs/" + name + "-" + date_and_time();
+  return "runs/" + anew;
 }
 
 /// Rank 0 decides; its error is everyone's.

@@ -90,11 +90,13 @@ std::string summary_json(const Job& job, const RunResult& result) {
   for (const char* name : {"popularity", "rules"}) {
     const auto found = job.log.baselines.find(name);
     const bool known = found != job.log.baselines.end() && job.run.evaluate.baselines;
-    const std::string key = std::string(name) + "_ndcg_at_10";
     for (const char* group : {"", "_unseen", "_later"}) {
-      json[key + group] = nullptr;
-      if (known)
-        json[key + group] = baseline_metric(found->second, std::string("ndcg_at_10") + group);
+      for (const char* metric : {"hr_at_10", "ndcg_at_10"}) {
+        const std::string of_model = std::string(metric) + group;
+        auto& value = json[std::string(name) + "_" + of_model];
+        value = nullptr;
+        if (known) value = baseline_metric(found->second, of_model);
+      }
     }
   }
   json["samples_per_s"] = result.rates.samples_per_s;

@@ -189,6 +189,7 @@ data::Batch Trainer::next_batch() {
 
 void Trainer::train_one(const data::Batch& batch, double start) {
   current_step_ = batch.step;
+  epochs_.push_back(cursor_.epoch);
   step_.run(batch);
   take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
   if (world_.device().is_cuda() && batch.step % kFlushEvery == 0) flush_device_records();
@@ -216,7 +217,8 @@ void Trainer::take_reports(size_t ahead) {
     }
     throughput_.add_flop(useful_flop(network_.dense_parameters(), report->tokens, report->pairs,
                                      b.heads, b.width / b.heads, b.layers));
-    write("train", report->step + 1, {{"loss", loss_}});
+    write("train", report->step + 1, epochs_.front(), {{"loss", loss_}});
+    epochs_.pop_front();
   }
 }
 
@@ -239,13 +241,20 @@ EvaluationResult Trainer::evaluate_split(data::Split split) {
   constexpr int64_t kUsersACall = 256;
   const auto reader = data::open_evaluation(reader_options(job_, mesh_.rank(), mesh_.size()), split,
                                             job_.run.evaluate.users, kUsersACall);
-  return evaluate(network_, *reader, world_);
+  // Its waits are not the steps', which exposed communication is a share of.
+  const bool cuda = world_.device().is_cuda();
+  if (cuda) flush_device_records();
+  const double waited = waited_;
+  EvaluationResult result = evaluate(network_, *reader, world_);
+  if (cuda) flush_device_records();
+  waited_ = waited;
+  return result;
 }
 
 bool Trainer::evaluate_validation() {
   const EvaluationResult result = evaluate_split(data::Split::kValidation);
   evaluated_step_ = cursor_.step;
-  write("validation", cursor_.step, result.values);
+  write("validation", cursor_.step, cursor_.epoch, result.values);
   std::string line;
   for (const auto& [name, value] : result.values) {
     if (!name.ends_with("_unseen") && !name.ends_with("_later")) {
@@ -319,13 +328,13 @@ void Trainer::restore_best() {
   restore(reader, network_, step_.optimizer(), Restore::kWeights);
 }
 
-void Trainer::write(const std::string& kind, int64_t steps_done,
+void Trainer::write(const std::string& kind, int64_t steps_done, int64_t epochs_done,
                     std::vector<std::pair<std::string, double>> values) {
   if (!metrics_) return;
   MetricRecord record;
   record.kind = kind;
   record.step = steps_done;
-  record.epoch = cursor_.epoch;
+  record.epoch = epochs_done;
   record.values = std::move(values);
   metrics_->write(record);
 }
@@ -385,10 +394,14 @@ RunResult Trainer::run() {
   writer_.wait();
   RunResult out = result();
   out.interrupted = interrupted;
+  if (interrupted) {
+    log_.info("stopped by a signal after step ", cursor_.step,
+              "; its checkpoint is saved, --resume goes on");
+  }
   if (!interrupted && job_.run.data.holdout != "none") {
     if (job_.run.evaluate.stop_after > 0) restore_best();
     out.test = evaluate_split(data::Split::kTest);
-    write("test", cursor_.step, out.test->values);
+    write("test", cursor_.step, cursor_.epoch, out.test->values);
   }
   return out;
 }

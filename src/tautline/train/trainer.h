@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -63,7 +64,7 @@ class Trainer {
   void save();
   EvaluationResult evaluate_split(data::Split split);
   void restore_best();
-  void write(const std::string& kind, int64_t steps_done,
+  void write(const std::string& kind, int64_t steps_done, int64_t epochs_done,
              std::vector<std::pair<std::string, double>> values);
   void record_collectives(comm::Communicator communicator);
   RunResult result() const;
@@ -87,6 +88,7 @@ class Trainer {
   int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1;
   bool stopped_early_ = false;
   double loss_ = 0;
+  std::deque<int64_t> epochs_;  // finished when a step ended, of the steps not yet reported
   Throughput throughput_;
   std::vector<double> rank_tokens_;  // so far, by rank
   std::atomic<int64_t> current_step_{0};
