@@ -219,6 +219,8 @@ int run(const Arguments& a) {
   for (int64_t i = 0; i < a.warmup; ++i) next();
   collect(0);
   synchronize(device);
+  step.flush_phases();
+  const auto before = recorder.totals();
 
   double pairs = 0, tokens = 0;
   std::vector<double> times;
@@ -235,6 +237,8 @@ int run(const Arguments& a) {
   collect(0);
   synchronize(device);
   const double elapsed = seconds() - start;
+  step.flush_phases();
+  const auto after = recorder.totals();
 
   if (!a.trace.empty()) {
     const std::set<torch::profiler::impl::ActivityType> activities{
@@ -263,10 +267,12 @@ int run(const Arguments& a) {
                         {"tokens_per_s_per_rank", tokens / elapsed},
                         {"mfu", flop / elapsed / 989e12}};
   if (a.losses) result["losses"] = losses;
-  step.flush_phases();
-  const double steps = static_cast<double>(number);  // warm-up too; `compute` is the device's clock
-  for (const auto& [phase, total] : recorder.totals())
-    result["phase_ms"][phase.first + "." + phase.second] = total / steps * 1e3;
+  for (const auto& [phase, total] : after) {  // `compute` is by the device's clock
+    const auto earlier = before.find(phase);
+    const double seconds = total - (earlier == before.end() ? 0 : earlier->second);
+    result["phase_ms"][phase.first + "." + phase.second] =
+        seconds / static_cast<double>(a.steps) * 1e3;
+  }
   if (mesh->rank() == 0) {
     std::printf("%s\n", result.dump(a.json.empty() ? 1 : -1).c_str());
     if (!a.json.empty()) std::ofstream(a.json) << result.dump(1) << "\n";
