@@ -60,6 +60,10 @@ Environment read_environment(const GetVariable& get = process_variable);
 /// Elsewhere nothing. Also hands NCCL's error handling to comm/watch.h. Call once, first in main.
 void prepare_process(const Launch& launch);
 
+/// Several threads of this process are going to use groups of their own at the same time. Before the
+/// first collective; prepare_process does it too.
+void keep_flight_recorder_off();
+
 /// The variables that our own launcher gives to rank `rank` of `world`, beside its own environment.
 std::vector<std::string> local_rank_variables(int rank, int world, int port, int64_t launcher_pid);
 /// The environment of this process without any launcher's variables, for children.

@@ -10,11 +10,13 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tautline/comm/backends.h"
+#include "tautline/comm/launch.h"
 
 namespace tautline::comm {
 
 void run_rank_threads(int world, const std::function<void(Communicator)>& body) {
   if (world == 1) return body(Communicator(at::kCPU));
+  keep_flight_recorder_off();
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::barrier connected(world);  // a rank that ends at once closes on none that still connects
