@@ -81,7 +81,7 @@ function(tautline_folder name)
       target_link_libraries(${name}_${program} PRIVATE ${target})
       add_dependencies(test_${name} ${name}_${program})
     endforeach()
-    # passive: OpenMP threads that spin while others want the core made tests 20 times slower on a busy machine.
+    # passive: OpenMP threads that spin while others want the core make tests many times slower on a busy machine.
     gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=passive)
   endif()

@@ -19,6 +19,7 @@
 #include "tautline/train/checkpoint_reader.h"
 #include "tautline/train/checkpoint_writer.h"
 
+#include "train/error_of.h"
 #include "train/scratch.h"
 
 namespace tautline::train {
@@ -27,16 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // A tensor whose every element tells the step.
 std::vector<int64_t> values_of(int64_t step, size_t n) { return std::vector<int64_t>(n, step); }

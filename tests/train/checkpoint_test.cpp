@@ -14,6 +14,7 @@
 #include "tautline/train/checkpoint_reader.h"
 #include "tautline/train/checkpoint_writer.h"
 
+#include "train/error_of.h"
 #include "train/scratch.h"
 
 namespace tautline::train {
@@ -22,16 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // A model's state on W ranks: a row-wise table, a table on one rank, dense parameters, a scalar.
 // Every value says where it is from, so that a row in the wrong place shows.
