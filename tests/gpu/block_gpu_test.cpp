@@ -451,6 +451,44 @@ TEST(SoftmaxGpu, StatisticsAndGradientFollowTheReference) {
         }
 }
 
+TEST(RepeatBiasGpu, AddsAndSumsTheClassesOfEachHistory) {
+  constexpr int64_t kRows = 37, kClasses = 211;
+  for (const Element e : kElements) {
+    const Input logits(e, kRows * kClasses, 1, 3.0f);
+    std::vector<int64_t> first, last, column;
+    for (int64_t r = 0; r < kRows; ++r) {  // 0 to 100 distinct classes; some are another shard's
+      first.push_back(static_cast<int64_t>(column.size()));
+      for (int64_t k = 0; k < r * r % 101; ++k)
+        column.push_back(k % 7 == 6 ? -1 : (r + 2 * k) % kClasses);
+      last.push_back(static_cast<int64_t>(column.size()));
+    }
+    std::vector<float> want = logits.values, want_sum(kRows), bias{-1.25f};
+    SoftmaxRows p;
+    p.logits = want.data();
+    p.row_stride = p.classes = kClasses;
+    p.rows = kRows;
+    p.element = e;
+    p.repeat = {first.data(), last.data(), column.data(), bias.data(), want_sum.data()};
+    repeat_bias_add_ref(p);
+    const Output in_place(e, kRows * kClasses);
+    gpu::expect_success(cudaMemcpy(in_place.device.data(), logits.device.data(),
+                                   logits.bytes.size(), cudaMemcpyDeviceToDevice));
+    const DeviceArray<int64_t> d_first(first), d_last(last), d_column(column);
+    const DeviceArray<float> d_bias(bias), d_sum(kRows);
+    p.logits = in_place.device.data();
+    p.repeat = {d_first.data(), d_last.data(), d_column.data(), d_bias.data(), d_sum.data()};
+    repeat_bias_add_cuda(p);
+    auto rounded = in_place.values();
+    expect_close(rounded, want, half_ulp(e), flat(0), "logits" + name_of(e));
+    repeat_bias_sum_cuda(p);
+    p.logits = rounded.data();
+    p.repeat = {first.data(), last.data(), column.data(), bias.data(), want_sum.data()};
+    repeat_bias_sum_ref(p);
+    // 100 terms of up to 14 in 32 lanes.
+    expect_close(d_sum.host(), want_sum, 16 * kEps, flat(16 * 14 * kEps), "sum" + name_of(e));
+  }
+}
+
 TEST(NormalizeGpu, FollowsTheReferenceBothWays) {
   for (const auto& s : shapes())
     for (const Element e : kElements) {

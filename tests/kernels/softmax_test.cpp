@@ -74,7 +74,9 @@ TEST(SoftmaxRows, BothInstructionSetsAgreeWithTheReference) {
 struct Loss {
   int64_t rows, classes, width;
   std::vector<float> h, items, max, sum, target_logit, d_h, d_items, packed, scores, scaled;
-  std::vector<int64_t> target;
+  std::vector<int64_t> target, repeat_first, repeat_last, repeat_column;
+  std::vector<float> d_bias;
+  float bias = -0.7f;
   SoftmaxLoss p;
   Loss(int64_t rows, int64_t classes, int64_t width)
       : rows(rows),
@@ -87,7 +89,8 @@ struct Loss {
         target_logit(rows),
         d_h(rows * width),
         d_items(classes * width),
-        target(rows) {
+        target(rows),
+        d_bias(rows) {
     for (int64_t r = 0; r < rows; ++r) target[r] = classes > 0 ? r * 7919 % classes : -1;
     p.rows = rows;
     p.classes = classes;
@@ -109,6 +112,21 @@ struct Loss {
     p.packed = packed.data();
     p.scores = scores.data();
     p.scaled_h = scaled.data();
+  }
+  /// Histories of 0 to 6 distinct classes, prefixes of lists of three rows; some hold the target,
+  /// every fifth class is another shard's.
+  void add_repeats() {
+    for (int64_t r = 0; r < rows; ++r) {
+      if (r % 3 == 0) repeat_first.push_back(static_cast<int64_t>(repeat_column.size()));
+      if (r % 3 > 0) repeat_first.push_back(repeat_first.back());
+      for (int64_t k = 0; k < 2 * (r % 3) && 3 * (r % 3) + k < classes; ++k) {
+        const int64_t j = (target[r - r % 3] + 3 * (r % 3 - 1) + k) % classes;
+        repeat_column.push_back(k == 1 && r % 2 ? -1 : j);
+      }
+      repeat_last.push_back(static_cast<int64_t>(repeat_column.size()));
+    }
+    p.repeat = {repeat_first.data(), repeat_last.data(), repeat_column.data(), &bias,
+                d_bias.data()};
   }
   Loss(const Loss&) = delete;
 
@@ -142,10 +160,13 @@ struct Loss {
     q.target_logit = target_logit.data();
     q.scale = p.scale;
     q.weight = p.weight * p.scale;
+    q.repeat = p.repeat;
+    if (q.repeat.first) repeat_bias_add_ref(q);
     softmax_statistics_ref(q);
     for (int64_t r = 0; r < rows; ++r) lse[r] = max[r] + std::log(sum[r]);
     q.lse = lse.data();
     softmax_gradient_ref(q);
+    if (q.repeat.first) repeat_bias_sum_ref(q);
     multiply(logits);
   }
 
@@ -178,22 +199,28 @@ TEST(SoftmaxLoss, BothInstructionSetsAgreeWithPlainProducts) {
                                                                                {49, 65, 48},
                                                                                {97, 700, 64},
                                                                                {30, 40, 528}}) {
-    Loss want(rows, classes, width);
-    want.run_plain();
-    for_each_isa(has_v4(), [&](const char* isa, bool use_v4) {
-      SCOPED_TRACE(::testing::Message()
-                   << isa << " " << rows << " x " << classes << " x " << width);
-      Loss got(rows, classes, width);
-      got.run(use_v4);
-      // Logits: width terms, sizes up to 10 in the exponent; sums of at most 32 + classes / 32
-      // terms.
-      const double units = 10 + 10 * std::sqrt(static_cast<double>(width)) + 32 + classes / 32.0;
-      EXPECT_CLOSE(statistics, got.max, want.max, 1, units, 0.0);
-      EXPECT_CLOSE(statistics, got.sum, want.sum, rows, units, 0.0);
-      EXPECT_CLOSE(statistics, got.target_logit, want.target_logit, 1, units, 0.0);
-      EXPECT_CLOSE(gradients, got.d_h, want.d_h, rows, units, 0.3);
-      EXPECT_CLOSE(gradients, got.d_items, want.d_items, classes, units + 48, 0.3);
-    });
+    for (const bool repeats : {false, true}) {
+      Loss want(rows, classes, width);
+      if (repeats) want.add_repeats();
+      want.run_plain();
+      for_each_isa(has_v4(), [&](const char* isa, bool use_v4) {
+        SCOPED_TRACE(::testing::Message() << isa << " " << rows << " x " << classes << " x "
+                                          << width << (repeats ? " with repeats" : ""));
+        Loss got(rows, classes, width);
+        if (repeats) got.add_repeats();
+        got.run(use_v4);
+        // Logits: width terms, sizes up to 10 in the exponent; sums of at most 32 + classes / 32
+        // terms.
+        const double units = 10 + 10 * std::sqrt(static_cast<double>(width)) + 32 + classes / 32.0;
+        EXPECT_CLOSE(statistics, got.max, want.max, 1, units, 0.0);
+        EXPECT_CLOSE(statistics, got.sum, want.sum, rows, units, 0.0);
+        EXPECT_CLOSE(statistics, got.target_logit, want.target_logit, 1, units, 0.0);
+        EXPECT_CLOSE(gradients, got.d_h, want.d_h, rows, units, 0.3);
+        EXPECT_CLOSE(gradients, got.d_items, want.d_items, classes, units + 48, 0.3);
+        // A difference of probabilities, times weight and scale.
+        EXPECT_CLOSE(gradients, got.d_bias, want.d_bias, 1, units, 1.5);
+      });
+    }
   }
 }
 

@@ -62,6 +62,19 @@ TEST(Inputs, TimeGapBucketsAreLogarithmic) {
   EXPECT_EQ(time_gap_bucket(int64_t{1} << 40, 64), 63);
 }
 
+TEST(Inputs, RepeatsAreTheDistinctItemsOfEachTargetsHistory) {
+  ModelConfig model = sasrec(50);
+  model.heads.at("next_item").repeat_bias = true;
+  const InputBuilder builder(model, 50, 1, at::kCPU);
+  data::Batch batch = make_batch({4, 0, 2}, 50);
+  batch.item = {7, 8, 7, 9, 8, 8};
+  batch.target = {8, 7, 9, 0, 8, 5};  // the fourth predicts nothing
+  const Inputs in = builder.training(batch);
+  EXPECT_THAT(values(in.repeat_id), testing::ElementsAre(7, 8, 9, 8));
+  EXPECT_THAT(values(in.repeat_first), testing::ElementsAre(0, 0, 0, 3, 3));
+  EXPECT_THAT(values(in.repeat_last), testing::ElementsAre(1, 2, 2, 4, 4));
+}
+
 TEST(Inputs, EvaluationPredictsFromTheLastToken) {
   const InputBuilder builder(sasrec(50), 50, 1, at::kCPU);
   data::EvaluationBatch batch;

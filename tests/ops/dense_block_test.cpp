@@ -72,17 +72,21 @@ TEST_F(DenseBlock, AnEmptyShardOfTheClassesCountsForNothing) {
   const auto [max, sum, logit] = softmax_statistics(h, none, target, 1.0);
   EXPECT_TRUE(at::equal(max, at::full({4}, -INFINITY)));
   EXPECT_TRUE(at::equal(sum, at::zeros({4})));
-  const auto [d_h, d_items] = softmax_gradient(h, none, at::zeros({4}), target, 1.0, 1.0);
+  const Repeats repeats{at::ones({1}), at::full({2}, -1, at::kLong), target.add(1), target.add(3)};
+  const auto [d_h, d_items, d_bias] =
+      softmax_gradient(h, none, at::zeros({4}), target, 1.0, 1.0, repeats);
   EXPECT_TRUE(at::equal(d_h, at::zeros({4, 16})));
   EXPECT_EQ(d_items.sizes(), at::IntArrayRef({0, 16}));
+  EXPECT_TRUE(at::equal(d_bias, at::zeros({1})));
 }
 
 TEST_F(DenseBlock, RowsWithInfiniteLseHaveNoGradient) {
   const Tensor h = at::randn({3, 16}), items = at::randn({40, 16});
   const Tensor target = at::full({3}, -1, at::kLong), lse = at::full({3}, INFINITY);
-  const auto [d_h, d_items] = softmax_gradient(h, items, lse, target, 0.5, 1.0);
+  const auto [d_h, d_items, d_bias] = softmax_gradient(h, items, lse, target, 0.5, 1.0);
   EXPECT_TRUE(at::equal(d_h, at::zeros_like(h)));
   EXPECT_TRUE(at::equal(d_items, at::zeros_like(items)));
+  EXPECT_EQ(d_bias.numel(), 0);
 }
 
 TEST_F(DenseBlock, AllNegativesHitAndTheLossIsZero) {
@@ -131,6 +135,13 @@ TEST_F(DenseBlock, BadShapesAreTheUsersErrors) {
   EXPECT_THROW(full_softmax(x, at::randn({2, 8}), at::full({3}, 2, at::kLong), 1.0, false),
                UserError);
   EXPECT_THROW(full_softmax(x, at::randn({2, 8}), ids, 0.0, false), UserError);
+  const Repeats good{at::ones({1}), at::zeros({4}, at::kLong), ids, ids.add(4)};
+  const auto loss = [&](const Repeats& r) { full_softmax(x, at::randn({2, 8}), ids, 1, false, r); };
+  EXPECT_NO_THROW(loss(good));
+  EXPECT_THROW(loss({good.bias, good.column, {}, {}}), UserError);
+  EXPECT_THROW(loss({good.bias, good.column.add(2), good.first, good.last}), UserError);
+  EXPECT_THROW(loss({good.bias, good.column, good.first, good.last.add(1)}), UserError);
+  EXPECT_THROW(loss({at::ones({2}), good.column, good.first, good.last}), UserError);
   EXPECT_THROW(binary_loss(at::randn({3}), at::randn({4})), UserError);
 }
 

@@ -73,10 +73,16 @@ def sampled_reference(h, p, n, target, negative, lqp, lqn, temperature, normaliz
     return F.cross_entropy(both, torch.zeros_like(target), reduction="sum")
 
 
-def full_reference(h, e, target, temperature, normalize):
+def full_reference(h, e, target, temperature, normalize, bias=None, column=None, first=None, last=None):
     if normalize:
         h, e = F.normalize(h, dim=-1), F.normalize(e, dim=-1)
-    return F.cross_entropy(h @ e.T / temperature, target, reduction="sum")
+    score = h @ e.T
+    if bias is not None:
+        known = torch.zeros_like(score)
+        for n, (a, b) in enumerate(zip(first, last)):
+            known[n, column[a:b]] = 1
+        score = score + bias * known
+    return F.cross_entropy(score / temperature, target, reduction="sum")
 
 
 def layer_reference(x, w, b, eps):
@@ -131,13 +137,17 @@ def cases():
     for n, v, e, normalize, temperature in (
         (1, 1, 1, False, 1.0),
         (37, 1000, 64, True, 0.1),
-        (300, 33, 48, False, 0.5),
+        (300, 33, 48, False, 2.0),  # scores of 3.5 standard deviations: |argument of exp| < 20, as the tolerance wants
         (70, 517, 17, True, 0.05),
         (5, 40000, 8, False, 1.0),
     ):
         h, items = randn(n, e, grad=True), randn(v, e, grad=True)
         target = torch.arange(n) * 7919 % v
         yield f"full_softmax-{n}-{v}-{e}", ops.full_softmax, full_reference, (h, items, target, temperature, normalize)
+        first, last = torch.arange(n) // 3 * 3, torch.arange(n) // 3 * 3 + torch.arange(n) % 3
+        column = torch.cat((target[1:], target[:1])) if v > 3 else torch.zeros(n, dtype=torch.long)
+        yield (f"full_softmax_repeats-{n}-{v}-{e}", ops.full_softmax, full_reference,
+               (h, items, target, temperature, normalize, randn(1, grad=True), column, first, last.clamp_max(n)))
         for remove, log_q in ((False, False), (True, True)):
             p, neg = randn(n, e, grad=True), randn(v, e, grad=True)
             ids = torch.arange(v) % 11
@@ -209,21 +219,28 @@ def test_dropout_add_and_its_gradients():
 
 
 def test_sharded_softmax_equals_the_whole():
-    h, items = randn(70, 48, grad=True), randn(501, 48, grad=True)
+    h, items, bias = randn(70, 48, grad=True), randn(501, 48, grad=True), randn(1, grad=True)
     target = torch.arange(70) * 31 % 501
-    loss = ops.full_softmax(h, items, target, 0.2, False)
-    want_h, want_items = torch.autograd.grad(3 * loss, (h, items))
+    column, first = torch.arange(140) * 17 % 501, torch.arange(70)
+    loss = ops.full_softmax(h, items, target, 2.0, False, bias, column, first, 2 * first)
+    want_h, want_items, want_bias = torch.autograd.grad(3 * loss, (h, items, bias))
     shards = ((0, 200), (200, 200), (200, 501))  # one of them is empty
-    local = [torch.where((target >= a) & (target < b), target - a, -1) for a, b in shards]
-    stats = [ops.softmax_statistics(h.detach(), items.detach()[a:b], t, 0.2) for (a, b), t in zip(shards, local)]
+    local, known = ([torch.where((x >= a) & (x < b), x - a, -1) for a, b in shards] for x in (target, column))
+    h, items, bias = h.detach(), items.detach(), bias.detach()
+    stats = [
+        ops.softmax_statistics(h, items[a:b], t, 2.0, bias, c, first, 2 * first)
+        for (a, b), t, c in zip(shards, local, known)
+    ]
     top = torch.stack([s[0] for s in stats]).amax(0)
     lse = top + sum(s[1] * (s[0] - top).exp() for s in stats).log()
     assert torch.allclose((lse - sum(s[2] for s in stats)).sum(), loss)
     parts = [
-        ops.softmax_gradient(h.detach(), items.detach()[a:b], lse, t, 0.2, 3.0) for (a, b), t in zip(shards, local)
+        ops.softmax_gradient(h, items[a:b], lse, t, 2.0, 3.0, bias, c, first, 2 * first)
+        for (a, b), t, c in zip(shards, local, known)
     ]
     torch.testing.assert_close(sum(p[0] for p in parts), want_h, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(torch.cat([p[1] for p in parts]), want_items, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sum(p[2] for p in parts), want_bias, rtol=1e-4, atol=1e-4)
 
 
 def test_bits_do_not_depend_on_threads_or_runs():
@@ -257,7 +274,7 @@ def test_bfloat16_keeps_its_type():
 
 OPCHECK = [c for c in CASES if c[0] in (
     "rms_norm-17", "layer_norm-17", "add_rms_norm-17", "add_layer_norm-17", "gelu-17", "gelu-plain",
-    "swiglu-17", "l2_normalize-17", "rope-34", "full_softmax-37-1000-64",
+    "swiglu-17", "l2_normalize-17", "rope-34", "full_softmax-37-1000-64", "full_softmax_repeats-37-1000-64",
     "sampled_softmax-37-1000-64-True", "binary_loss")]
 
 

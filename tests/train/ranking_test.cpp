@@ -32,6 +32,7 @@ Users users_of(int rank, int world) {
   for (int64_t u = rank; u < 7; u += world) {
     out.batch.target.push_back(1 + (u * 11) % kClasses);
     out.batch.later.push_back(0);
+    if (u == 5) out.batch.seen.push_back(out.batch.target.back());  // known already
     for (int64_t k = 0; k < u; ++k) out.batch.seen.push_back(1 + (u + k * 4) % kClasses);
     if (u > 2) out.batch.seen.push_back(out.batch.seen.back());  // an item twice
     out.batch.seen_offsets.push_back(static_cast<int64_t>(out.batch.seen.size()));
@@ -42,9 +43,13 @@ Users users_of(int rank, int world) {
 }
 
 /// By the definition, one item at a time.
-std::pair<double, double> plain_rank(const Users& users, int64_t u) {
+std::pair<double, double> plain_rank(const Users& users, int64_t u, double repeat_bias) {
   const at::Tensor rows = items();
-  const auto score = [&](int64_t item) { return users.vectors[u].dot(rows[item]).item<float>(); };
+  const auto score = [&](int64_t item) {
+    const auto begin = users.batch.seen.begin(), end = begin + users.batch.seen_offsets[u + 1];
+    const bool known = std::find(begin + users.batch.seen_offsets[u], end, item) != end;
+    return users.vectors[u].dot(rows[item]).item<float>() + (known ? repeat_bias : 0.0);
+  };
   const int64_t target = users.batch.target[u];
   const auto begin = users.batch.seen.begin();
   double all = 1, unseen = 1;
@@ -68,18 +73,24 @@ models::ClassShard shard_of(int rank, int world) {
 
 TEST(Ranking, CountsByTheDefinitionOnAnyNumberOfRanks) {
   for (const int world : {1, 2, 3}) {
-    for (const int64_t chunk : {int64_t{1}, int64_t{4}, int64_t{1} << 15}) {
+    for (const auto& [chunk, bias] : {std::pair{int64_t{1}, 0.0},
+                                      {int64_t{4}, 0.0},
+                                      {int64_t{1} << 15, 0.0},
+                                      {int64_t{4}, -1.0},
+                                      {int64_t{1} << 15, -1.0},
+                                      {int64_t{1} << 15, 1.0}}) {
       comm::run_rank_threads(world, [&](comm::Communicator communicator) {
         const Users users = users_of(communicator.rank(), world);
         RankingOptions options;
         options.padded_users = 7;
         options.chunk_classes = chunk;
+        options.repeat_bias = bias;
         const TargetRanks ranks =
             rank_targets(users.vectors, users.batch, shard_of(communicator.rank(), world), options,
                          communicator);
         ASSERT_EQ(ranks.all.size(), users.batch.target.size());
         for (size_t u = 0; u < ranks.all.size(); ++u) {
-          const auto [all, unseen] = plain_rank(users, static_cast<int64_t>(u));
+          const auto [all, unseen] = plain_rank(users, static_cast<int64_t>(u), bias);
           EXPECT_EQ(ranks.all[u], all);
           EXPECT_EQ(ranks.unseen[u], unseen);
         }

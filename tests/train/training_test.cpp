@@ -124,12 +124,15 @@ double tolerance(size_t step, double loss) {
 }
 
 TEST_F(Training, TheNumberOfRanksIsNotPartOfTheMathematics) {
-  for (const std::string loss : {"full_softmax", "sampled_softmax"}) {
+  for (const std::string loss : {"full_softmax", "sampled_softmax", "repeat_bias"}) {
+    const std::string set = loss == "repeat_bias"
+                                ? "{loss: full_softmax, table: item, repeat_bias: true}"
+                                : "{loss: " + loss + ", table: item}";
     std::vector<double> one;
     for (int ranks = 1; ranks <= 4; ++ranks) {
       const std::string run = loss + std::to_string(ranks);
       const Outcome outcome =
-          program(training(run, ranks, {"--set", "model.heads.next_item.loss=" + loss}));
+          program(training(run, ranks, {"--set", "model.heads.next_item=" + set}));
       ASSERT_EQ(outcome.status, 0) << outcome.err;
       const std::vector<double> found = losses(run);
       ASSERT_EQ(found.size(), 20u);

@@ -134,6 +134,33 @@ void dispatch(const SoftmaxRows& p, bool is_gradient) {
   check_launch(is_gradient ? "softmax gradient" : "softmax statistics");
 }
 
+/// A warp a row: its few classes of the history, distinct, so no two lanes meet.
+template <class T>
+__global__ void __launch_bounds__(kThreads) repeat_add(SoftmaxRows p) {
+  const int64_t r = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (r >= p.rows) return;
+  T* row = static_cast<T*>(p.logits) + r * p.row_stride;
+  const float bias = *p.repeat.bias;
+  for (int64_t i = p.repeat.first[r] + threadIdx.x % kWarp; i < p.repeat.last[r]; i += kWarp) {
+    const int64_t j = p.repeat.column[i];
+    if (j >= 0) row[j] = from_float<T>(to_float(row[j]) + bias);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) repeat_sum(SoftmaxRows p) {
+  const int64_t r = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (r >= p.rows) return;
+  const T* row = static_cast<const T*>(p.logits) + r * p.row_stride;
+  float sum = 0;
+  for (int64_t i = p.repeat.first[r] + threadIdx.x % kWarp; i < p.repeat.last[r]; i += kWarp) {
+    const int64_t j = p.repeat.column[i];
+    if (j >= 0) sum += to_float(row[j]);
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) p.repeat.d_bias[r] = sum;
+}
+
 /// A warp a row; the second read of a row comes from the caches.
 template <class T>
 __global__ void __launch_bounds__(kThreads) normalize(L2Normalize p) {
@@ -173,6 +200,22 @@ unsigned warps_for(int64_t rows) {
 
 void softmax_statistics_cuda(const SoftmaxRows& p) { dispatch(p, false); }
 void softmax_gradient_cuda(const SoftmaxRows& p) { dispatch(p, true); }
+
+void repeat_bias_add_cuda(const SoftmaxRows& p) {
+  if (p.rows == 0) return;
+  with_element(p.element, [&](auto zero) {
+    repeat_add<decltype(zero)><<<warps_for(p.rows), kThreads, 0, stream_of(p.stream)>>>(p);
+  });
+  check_launch("repeat bias");
+}
+
+void repeat_bias_sum_cuda(const SoftmaxRows& p) {
+  if (p.rows == 0) return;
+  with_element(p.element, [&](auto zero) {
+    repeat_sum<decltype(zero)><<<warps_for(p.rows), kThreads, 0, stream_of(p.stream)>>>(p);
+  });
+  check_launch("repeat bias gradient");
+}
 
 void l2_normalize_forward_cuda(const L2Normalize& p) {
   if (p.rows == 0) return;

@@ -15,6 +15,7 @@
 
 #include "tautline/kernels/element.h"
 #include "tautline/kernels/isa.h"
+#include "tautline/kernels/repeat_bias.h"
 
 namespace tautline::kernels {
 
@@ -33,6 +34,7 @@ struct SoftmaxRows {
   double scale = 1.0;                  // 1 / temperature
   double weight = 1.0;                 // of every row's gradient with respect to x
   int64_t rows = 0, classes = 0;       // C, V
+  RepeatBias repeat;                   // for the two functions at the end of this part alone
   Element element = Element::kFloat32;
   void* stream = nullptr;
 };
@@ -48,6 +50,14 @@ TAUTLINE_ISA_KERNEL(void softmax_gradient_cpu(const SoftmaxRows& p, int64_t begi
 
 void softmax_statistics_cuda(const SoftmaxRows& p);
 void softmax_gradient_cuda(const SoftmaxRows& p);
+
+/// logits_rj += bias for the row's classes: before the statistics.
+void repeat_bias_add_ref(const SoftmaxRows& p);
+void repeat_bias_add_cuda(const SoftmaxRows& p);
+/// d_bias_r = sum of logits_rj over them, once the logits are gradients with respect to
+/// score_rj (weight includes scale).
+void repeat_bias_sum_ref(const SoftmaxRows& p);
+void repeat_bias_sum_cuda(const SoftmaxRows& p);
 
 /// y = x / max(|x|, eps), norm[r] = max(|x|, eps); [N, E].
 struct L2Normalize {

@@ -1,7 +1,7 @@
 // A softmax loss over N rows and V classes on the CPU, fused: the logits of a few rows are made,
 // turned into exp(x - max) and used for both gradients while they lie in cache.
 //
-//   x_rj = h_r . items_j * scale - log_q_j, -inf where column_id_j == row_id_r
+//   x_rj = (h_r . items_j + repeat bias) * scale - log_q_j, -inf where column_id_j == row_id_r
 //   p_rj = exp(x_rj - max_r) / sum_r   (with `lse` given: exp(x_rj - lse_r))
 //   d_h_r = sum_j (p_rj - [j == target_r]) weight * scale * items_j;  d_items_j likewise from h_r
 //
@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/isa.h"
+#include "tautline/kernels/repeat_bias.h"
 
 namespace tautline::kernels {
 
@@ -40,6 +41,7 @@ struct SoftmaxLoss {
   float* target_logit = nullptr;  // [N]; left alone where target is -1
   float* d_h = nullptr;           // [N, E] or null: statistics only
   float* d_items = nullptr;       // [V, E], zero at first
+  RepeatBias repeat;              // d_bias is written with d_h
   // Workspace.
   int64_t chunk = 0;          // rows, a multiple of kLossRows
   float* packed = nullptr;    // [panels, E, kLossPanel]

@@ -73,6 +73,30 @@ void make_logits(const SoftmaxLoss& p, const Block& block) {
   delete[] many;
 }
 
+/// body(row of the block, score) for the classes of each row's history that are here.
+template <class Body>
+void for_repeats(const SoftmaxLoss& p, const Block& block, Body&& body) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t row = block.row + r;
+    for (int64_t i = p.repeat.first[row]; i < p.repeat.last[row]; ++i) {
+      const int64_t j = p.repeat.column[i];
+      if (j >= 0) body(r, scores_of(p, j / kLossPanel, block.place + r)[j % kLossPanel]);
+    }
+  }
+}
+
+void add_repeat_bias(const SoftmaxLoss& p, const Block& block) {
+  const float bias = *p.repeat.bias * static_cast<float>(p.scale);
+  for_repeats(p, block, [&](int64_t, float& score) { score += bias; });
+}
+
+/// After normalise: the scores are gradients but for the row's factor.
+void gradient_of_repeat_bias(const SoftmaxLoss& p, const Block& block, const float* factor) {
+  float sum[kLossRows] = {};
+  for_repeats(p, block, [&](int64_t r, float& score) { sum[r] += score; });
+  for (int64_t r = 0; r < block.rows; ++r) p.repeat.d_bias[block.row + r] = sum[r] * factor[r];
+}
+
 /// One row of one panel: log q, accidental hits, and -inf past the last class.
 void correct(const SoftmaxLoss& p, int64_t panel, int64_t row, float* score) {
   const int64_t first = panel * kLossPanel;
@@ -275,9 +299,12 @@ void softmax_loss_rows_cpu(const SoftmaxLoss& p, int64_t first_row, int64_t begi
     const int64_t place = index * kLossRows, row = first_row + place;
     const Block block{row, place, std::min(kLossRows, p.rows - row)};
     make_logits(p, block);
+    if (p.repeat.first) add_repeat_bias(p, block);
     float factor[kLossRows] = {};
     normalise(p, block, factor);
-    if (p.d_h) gradient_of_rows(p, block, factor);
+    if (!p.d_h) continue;
+    gradient_of_rows(p, block, factor);
+    if (p.repeat.first) gradient_of_repeat_bias(p, block, factor);
   }
 }
 

@@ -44,6 +44,26 @@ void softmax_gradient_ref(const SoftmaxRows& p) {
   }
 }
 
+void repeat_bias_add_ref(const SoftmaxRows& p) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    for (int64_t i = p.repeat.first[r]; i < p.repeat.last[r]; ++i) {
+      const int64_t j = p.repeat.column[i];
+      if (j >= 0) static_cast<float*>(p.logits)[r * p.row_stride + j] += *p.repeat.bias;
+    }
+  }
+}
+
+void repeat_bias_sum_ref(const SoftmaxRows& p) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    double sum = 0;
+    for (int64_t i = p.repeat.first[r]; i < p.repeat.last[r]; ++i) {
+      const int64_t j = p.repeat.column[i];
+      if (j >= 0) sum += static_cast<const float*>(p.logits)[r * p.row_stride + j];
+    }
+    p.repeat.d_bias[r] = static_cast<float>(sum);
+  }
+}
+
 void l2_normalize_forward_ref(const L2Normalize& p) {
   const auto* x = static_cast<const float*>(p.x);
   for (int64_t r = 0; r < p.rows; ++r) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <unordered_set>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -98,6 +99,26 @@ int64_t item_rows(const Inputs& inputs, const ModelConfig& model, const std::str
   return -1;
 }
 
+/// The distinct items of each target's history: prefixes of the sample's items in order of their
+/// first event.
+void add_repeats(Inputs& inputs, const data::Batch& batch, at::Device device) {
+  std::vector<int64_t> id, first, last;
+  std::unordered_set<int64_t> seen;
+  for (int64_t i = 0; i < batch.samples(); ++i) {
+    seen.clear();
+    const auto begin = static_cast<int64_t>(id.size());
+    for (int64_t t = batch.offsets[i]; t < batch.offsets[i + 1]; ++t) {
+      if (seen.insert(batch.item[t]).second) id.push_back(batch.item[t]);
+      if (batch.target[t] == 0) continue;
+      first.push_back(begin);
+      last.push_back(static_cast<int64_t>(id.size()));
+    }
+  }
+  inputs.repeat_id = to_device(id, device);
+  inputs.repeat_first = to_device(first, device);
+  inputs.repeat_last = to_device(last, device);
+}
+
 }  // namespace
 
 const HeadConfig* next_item_head(const ModelConfig& model) {
@@ -183,6 +204,7 @@ Inputs InputBuilder::training(const data::Batch& batch) const {
     rows.insert(rows.end(), negatives.begin(), negatives.end());
     inputs.negative_id = to_device(negatives, device_);
   }
+  if (head && head->repeat_bias) add_repeats(inputs, batch, device_);
   for (const auto& [name, head] : model_.heads) {
     if (head.loss != HeadConfig::Loss::kBinary) continue;
     const std::vector<float>& labels = batch.next_label.at(label_of(name, head));

@@ -36,6 +36,10 @@ struct Inputs {
   at::Tensor target_row;     // [N] int64 in the head table's rows; undefined where no head asks
   at::Tensor negative_id;    // [M] int64, on every rank the same; undefined without negatives
   int64_t negative_row = 0;  // first of the M rows
+  // With a repeat bias: the items of each sample at their first events, and where in that list the
+  // history of each target begins and ends.
+  at::Tensor repeat_id;                     // [R] int64, R <= T
+  at::Tensor repeat_first, repeat_last;     // [N] int64
   std::map<std::string, at::Tensor> label;  // [N] FP32 by binary head
 };
 

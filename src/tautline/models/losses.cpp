@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -45,6 +46,32 @@ at::Tensor class_leaf(const ClassShard& shard, Loss& loss) {
   return leaf;
 }
 
+/// What all ranks must know of each other's targets, W P rows.
+struct Targets {
+  at::Tensor id;         // [W P] item, -1: padding
+  ops::Repeats repeats;  // of own classes
+};
+
+Targets gather_targets(const LossContext& context, const Inputs& inputs, const ClassShard& shard) {
+  comm::Communicator communicator = context.communicator;
+  const int64_t padded = inputs.most_tokens;
+  if (!inputs.repeat_id.defined()) {
+    return {gather(communicator, pad_rows(inputs.target_id, padded, -1), "softmax.target"), {}};
+  }
+  // A rank has at most as many distinct items as tokens, so its list starts at its first row.
+  const int64_t before = padded * communicator.rank();
+  const at::Tensor all = gather(
+      communicator,
+      at::stack({pad_rows(inputs.target_id, padded, -1), pad_rows(inputs.repeat_id, padded, -1),
+                 pad_rows(inputs.repeat_first.add(before), padded, 0),
+                 pad_rows(inputs.repeat_last.add(before), padded, 0)},
+                1),
+      "softmax.target");
+  const auto column = [&](int64_t i) { return all.select(1, i).contiguous(); };
+  return {column(0),
+          {context.model.repeat_bias().detach(), shard.local(column(1)), column(2), column(3)}};
+}
+
 /// Sum over this rank's targets, from the whole step's hidden vectors; adds the two roots.
 at::Tensor sharded_softmax(const LossContext& context, const HeadConfig& head, const Inputs& inputs,
                            const at::Tensor& h_in, const at::Tensor& items, const ClassShard& shard,
@@ -57,11 +84,10 @@ at::Tensor sharded_softmax(const LossContext& context, const HeadConfig& head, c
   const int64_t before = padded * communicator.rank();
 
   const at::Tensor h_all = gather(communicator, pad_rows(h.detach(), padded, 0), "softmax.hidden");
-  const at::Tensor id =
-      gather(communicator, pad_rows(inputs.target_id, padded, -1), "softmax.target");
-  const at::Tensor local = shard.local(id);
+  const Targets targets = gather_targets(context, inputs, shard);
+  const at::Tensor local = shard.local(targets.id);
   auto [maximum, sum, target] =
-      ops::softmax_statistics(h_all, rows.detach(), local, head.temperature);
+      ops::softmax_statistics(h_all, rows.detach(), local, head.temperature, targets.repeats);
 
   const at::Tensor own_maximum = maximum.clone();
   communicator.all_reduce(maximum, Reduction::kMax, "softmax.maximum").wait();
@@ -73,9 +99,9 @@ at::Tensor sharded_softmax(const LossContext& context, const HeadConfig& head, c
   const at::Tensor loss_sum = lse.narrow(0, before, n).sub(parts[1].narrow(0, before, n)).sum();
 
   // exp(x - inf) = 0: padding has no gradient.
-  lse = at::where(id.lt(0), std::numeric_limits<float>::infinity(), lse);
-  auto [d_h_all, d_rows] =
-      ops::softmax_gradient(h_all, rows.detach(), lse, local, head.temperature, scale);
+  lse = at::where(targets.id.lt(0), std::numeric_limits<float>::infinity(), lse);
+  auto [d_h_all, d_rows, d_bias] = ops::softmax_gradient(h_all, rows.detach(), lse, local,
+                                                         head.temperature, scale, targets.repeats);
   // Each rank's parts go to it and are added there in order of rank: the same bits every time.
   const std::vector<int64_t> splits(static_cast<size_t>(communicator.size()), padded);
   at::Tensor parts_of_d_h = at::empty_like(d_h_all);
@@ -83,6 +109,10 @@ at::Tensor sharded_softmax(const LossContext& context, const HeadConfig& head, c
   const at::Tensor d_h = parts_of_d_h.view({communicator.size(), padded, h.size(1)}).sum(0);
   loss.roots.insert(loss.roots.end(), {h, rows});
   loss.gradients.insert(loss.gradients.end(), {d_h.narrow(0, 0, n).to(h.scalar_type()), d_rows});
+  if (targets.repeats.defined()) {
+    loss.roots.push_back(context.model.repeat_bias());
+    loss.gradients.push_back(d_bias);
+  }
   return loss_sum;
 }
 
@@ -148,8 +178,12 @@ Loss step_loss(const LossContext& context, const Inputs& inputs, const Rows& row
       const at::Tensor items = class_leaf(shard, loss);
       const at::Tensor h = context.model.output(hidden);
       is_root = context.communicator.size() == 1;
+      ops::Repeats repeats;
+      if (is_root && head.repeat_bias)
+        repeats = {context.model.repeat_bias(), shard.local(inputs.repeat_id), inputs.repeat_first,
+                   inputs.repeat_last};
       sum = is_root ? ops::full_softmax(h, items, shard.local(inputs.target_id), head.temperature,
-                                        head.normalize)
+                                        head.normalize, repeats)
                     : sharded_softmax(context, head, inputs, h, items, shard, scale, loss);
     }
     if (is_root) {

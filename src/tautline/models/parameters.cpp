@@ -31,6 +31,9 @@ class Specs {
     list_.push_back(
         {name + ".weight", {rows, width}, {Initial::Kind::kNormal, kEmbeddingStd}, true});
   }
+  void number(const std::string& name) {
+    list_.push_back({name, {1}, {Initial::Kind::kConstant, 0}, false});
+  }
   std::vector<ParameterSpec> take() { return std::move(list_); }
 
  private:
@@ -76,6 +79,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& model) {
   specs.norm("norm", b);
   if (output_width(model) != b.width) specs.linear("output", output_width(model), b.width, false);
   for (const auto& [name, head] : model.heads) {
+    if (head.repeat_bias) specs.number("head." + name + ".repeat_bias");
     if (head.loss != HeadConfig::Loss::kBinary) continue;
     specs.linear("head." + name, 1, b.width, true);
     if (!head.table.empty()) {

@@ -184,6 +184,11 @@ at::Tensor SequenceModel::output(const at::Tensor& hidden) const {
   return output_.weight.defined() ? apply(output_, hidden) : hidden;
 }
 
+at::Tensor SequenceModel::repeat_bias() const {
+  const HeadConfig* head = next_item_head(config_);
+  return head && head->repeat_bias ? parameters_["head.next_item.repeat_bias"] : at::Tensor();
+}
+
 at::Tensor SequenceModel::logits(const std::string& head, const at::Tensor& hidden,
                                  const at::Tensor& candidate) const {
   at::Tensor x = apply(linear("head." + head, true), hidden).squeeze(1).to(at::kFloat);

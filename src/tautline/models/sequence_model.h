@@ -58,6 +58,8 @@ class SequenceModel {
   /// has a table.
   at::Tensor logits(const std::string& head, const at::Tensor& hidden,
                     const at::Tensor& candidate) const;
+  /// The next-item head's repeat bias, [1] FP32; undefined where it has none.
+  at::Tensor repeat_bias() const;
 
  private:
   struct Linear {

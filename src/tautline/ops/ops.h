@@ -69,10 +69,19 @@ Tensor dropout_add(const Tensor& x, const OptionalTensor& bias, const Tensor& re
 /// x [N, E] -> x / max(|x|, 1e-12)
 Tensor l2_normalize(const Tensor& x);
 
-/// - sum_n log softmax(h_n . items / temperature)[target_n]; items [V, E]; target [N] row of items.
-/// normalize: rows of h and items are L2-normalised first.
+/// A learned number on the scores of the classes that row n's history holds already
+/// (kernels/repeat_bias.h): bias [1] float32; the row's classes are column[first[n]] ..
+/// column[last[n] - 1], distinct, -1 where a class is of another shard. column [U], first and last
+/// [N] int64. All undefined: no such number.
+struct Repeats {
+  Tensor bias, column, first, last;
+  bool defined() const { return bias.defined(); }
+};
+
+/// - sum_n log softmax((h_n . items + repeat bias) / temperature)[target_n]; items [V, E]; target
+/// [N] row of items. normalize: rows of h and items are L2-normalised first.
 Tensor full_softmax(const Tensor& h, const Tensor& items, const Tensor& target, double temperature,
-                    bool normalize);
+                    bool normalize, const Repeats& repeats = {});
 
 /// Row n's classes: its positive and the K shared negatives. x = h . e / temperature - log q.
 /// h, positive [N, E], negative [K, E], target_id [N], negative_id [K]; log_q_positive [N] and
@@ -89,12 +98,15 @@ Tensor sampled_softmax(const Tensor& h, const Tensor& positive, const Tensor& ne
 /// max = -inf, sum = 0.
 std::tuple<Tensor, Tensor, Tensor> softmax_statistics(const Tensor& h, const Tensor& items,
                                                       const Tensor& target_local,
-                                                      double temperature);
-/// lse [N]: log sum exp over all shards. -> d_h [N, E] (this shard's part, to be summed over
-/// shards) and d_items [Vlocal, E] of scale * sum_n loss_n.
-std::tuple<Tensor, Tensor> softmax_gradient(const Tensor& h, const Tensor& items, const Tensor& lse,
-                                            const Tensor& target_local, double temperature,
-                                            double scale);
+                                                      double temperature,
+                                                      const Repeats& repeats = {});
+/// lse [N]: log sum exp over all shards. -> d_h [N, E] and d_bias [1] (this shard's parts, to be
+/// summed over shards; d_bias is empty without repeats) and d_items [Vlocal, E] of
+/// scale * sum_n loss_n, as (d_h, d_items, d_bias).
+std::tuple<Tensor, Tensor, Tensor> softmax_gradient(const Tensor& h, const Tensor& items,
+                                                    const Tensor& lse, const Tensor& target_local,
+                                                    double temperature, double scale,
+                                                    const Repeats& repeats = {});
 
 /// Sum over labels that are not NaN of binary cross entropy with logits; logits, label [N].
 Tensor binary_loss(const Tensor& logits, const Tensor& label);

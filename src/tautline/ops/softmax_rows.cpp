@@ -23,6 +23,19 @@ const int64_t* ids(const std::optional<at::Tensor>& x, int64_t first = 0) {
   return x ? x->const_data_ptr<int64_t>() + first : nullptr;
 }
 
+/// Rows from `first` on.
+kernels::RepeatBias repeat_bias(const SoftmaxProblem& problem, const SoftmaxResult& result,
+                                int64_t first = 0) {
+  kernels::RepeatBias p;
+  if (!problem.repeats.defined()) return p;
+  p.first = problem.repeats.first.const_data_ptr<int64_t>() + first;
+  p.last = problem.repeats.last.const_data_ptr<int64_t>() + first;
+  p.column = problem.repeats.column.const_data_ptr<int64_t>();
+  p.bias = problem.repeats.bias.const_data_ptr<float>();
+  if (result.d_bias.defined()) p.d_bias = result.d_bias.mutable_data_ptr<float>() + first;
+  return p;
+}
+
 kernels::SoftmaxRows chunk_params(const SoftmaxProblem& problem, const SoftmaxResult& result,
                                   at::Tensor& logits, int64_t first) {
   kernels::SoftmaxRows p;
@@ -40,6 +53,7 @@ kernels::SoftmaxRows chunk_params(const SoftmaxProblem& problem, const SoftmaxRe
   p.target_logit = result.target_logit.mutable_data_ptr<float>() + first;
   p.scale = 1 / problem.temperature;
   p.weight = problem.weight / problem.temperature;
+  p.repeat = repeat_bias(problem, result, first);
   p.element = element_of(logits);
   p.stream = stream_of(logits);
   return p;
@@ -71,6 +85,7 @@ kernels::SoftmaxLoss fused_params(const SoftmaxProblem& problem, const SoftmaxRe
   p.width = h.size(1);
   p.scale = 1 / problem.temperature;
   p.weight = problem.weight;
+  p.repeat = repeat_bias(problem, result);
   p.max = result.max.mutable_data_ptr<float>();
   p.sum = result.sum.mutable_data_ptr<float>();
   p.target_logit = result.target_logit.mutable_data_ptr<float>();
@@ -138,6 +153,8 @@ void softmax_rows_cuda(const SoftmaxProblem& problem, SoftmaxResult& result) {
     at::Tensor logits = buffer.narrow(0, 0, count), lse;
     if (classes > 0) at::mm_out(logits, part, items.t());
     kernels::SoftmaxRows p = chunk_params(problem, result, logits, first);
+    if constexpr (kCudaBuild)
+      if (p.repeat.first && classes > 0) kernels::repeat_bias_add_cuda(p);
     if (problem.lse) {
       lse = problem.lse->narrow(0, first, count).contiguous();
     } else {
@@ -146,7 +163,10 @@ void softmax_rows_cuda(const SoftmaxProblem& problem, SoftmaxResult& result) {
     }
     if (!problem.gradient || classes == 0) continue;
     p.lse = lse.const_data_ptr<float>();
-    if constexpr (kCudaBuild) kernels::softmax_gradient_cuda(p);
+    if constexpr (kCudaBuild) {
+      kernels::softmax_gradient_cuda(p);
+      if (p.repeat.first) kernels::repeat_bias_sum_cuda(p);
+    }
     at::Tensor d_part = result.d_h.narrow(0, first, count);
     at::mm_out(d_part, logits, items);
     d_items.add_(at::mm(logits.t(), part));
@@ -158,7 +178,8 @@ void softmax_rows_cuda(const SoftmaxProblem& problem, SoftmaxResult& result) {
 
 SoftmaxResult softmax_rows(const SoftmaxProblem& problem) {
   const auto row = [&] { return at::zeros({problem.h.size(0)}, float_like(problem.h)); };
-  SoftmaxResult result{row(), row(), row(), {}, {}};
+  SoftmaxResult result{row(), row(), row(), {}, {}, {}};
+  if (problem.gradient && problem.repeats.defined()) result.d_bias = row();
   if (problem.h.is_cpu()) {
     softmax_rows_cpu(problem, result);
   } else {

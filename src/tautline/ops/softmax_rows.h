@@ -6,9 +6,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tautline/ops/ops.h"
+
 namespace tautline::ops {
 
-/// x_nv = h_n . items_v / temperature - log_q_v (-inf where column_id_v == row_id_n).
+/// x_nv = (h_n . items_v + repeat bias) / temperature - log_q_v
+/// (-inf where column_id_v == row_id_n).
 struct SoftmaxProblem {
   at::Tensor h, items;                                 // [N, E], [V, E]
   std::optional<at::Tensor> target = std::nullopt;     // [N] class of the row, -1: not among these
@@ -17,6 +20,7 @@ struct SoftmaxProblem {
   std::optional<at::Tensor> row_id = std::nullopt;     // [N]
   std::optional<at::Tensor> extra = std::nullopt;      // [N] float32: one more logit a row
   std::optional<at::Tensor> lse = std::nullopt;  // [N] float32: given from outside (all shards)
+  Repeats repeats = {};
   double temperature = 1.0;
   double weight = 1.0;   // of the loss in the gradients
   bool gradient = true;  // else statistics only
@@ -25,6 +29,7 @@ struct SoftmaxProblem {
 struct SoftmaxResult {
   at::Tensor max, sum, target_logit;  // [N] float32; not filled where lse was given
   at::Tensor d_h, d_items;            // as h and items; undefined without `gradient`
+  at::Tensor d_bias;                  // [N] float32: the rows' parts; undefined without repeats
 };
 
 SoftmaxResult softmax_rows(const SoftmaxProblem& problem);

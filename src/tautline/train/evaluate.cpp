@@ -122,6 +122,8 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
   }
   const models::ClassShard classes =
       head ? ranking_classes(network, communicator) : models::ClassShard{};
+  const at::Tensor bias = network.model.repeat_bias();
+  const double repeat_bias = bias.defined() ? bias.item<float>() : 0.0;
   data::EvaluationBatch batch;
   while (reader.next(batch)) {
     const models::Inputs inputs = network.inputs.evaluation(batch);
@@ -130,6 +132,7 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
     if (head) {
       RankingOptions options;
       options.normalize = head->normalize;
+      options.repeat_bias = repeat_bias;
       options.padded_users = most_users(batch.samples(), communicator);
       const TargetRanks ranks =
           rank_targets(network.model.output(hidden), batch, classes, options, communicator);

@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
@@ -28,7 +29,7 @@ at::Tensor gather(comm::Communicator communicator, const at::Tensor& x, const st
   return all;
 }
 
-/// Pairs (user of all ranks, item) of the known histories, each item once, targets left out.
+/// (user of all ranks, item, is it the target) of the known histories, each item once.
 at::Tensor seen_pairs(const data::EvaluationBatch& batch, int64_t first_user,
                       comm::Communicator communicator) {
   std::vector<int64_t> flat;
@@ -38,32 +39,32 @@ at::Tensor seen_pairs(const data::EvaluationBatch& batch, int64_t first_user,
     std::sort(items.begin(), items.end());
     items.erase(std::unique(items.begin(), items.end()), items.end());
     for (const int64_t item : items) {
-      if (item != batch.target[u]) flat.insert(flat.end(), {first_user + u, item});
+      flat.insert(flat.end(), {first_user + u, item, item == batch.target[u] ? 1 : 0});
     }
   }
   const at::Device device = communicator.device();
-  auto most = static_cast<int64_t>(flat.size() / 2);
+  auto most = static_cast<int64_t>(flat.size() / 3);
   if (communicator.size() > 1) {
     at::Tensor count = at::zeros({1}, at::TensorOptions(at::kLong).device(device)).fill_(most);
     communicator.all_reduce(count, Reduction::kMax, "ranking.seen_count").wait();
     most = count.item<int64_t>();
   }
-  flat.resize(static_cast<size_t>(2 * most), -1);
-  at::Tensor pairs = at::empty({most, 2}, at::kLong);
+  flat.resize(static_cast<size_t>(3 * most), -1);
+  at::Tensor pairs = at::empty({most, 3}, at::kLong);
   std::copy(flat.begin(), flat.end(), pairs.mutable_data_ptr<int64_t>());
   return gather(communicator, pairs.to(device), "ranking.seen");
 }
 
 /// What the pass over the classes needs.
 struct Pass {
-  at::Tensor users, rows;      // [W P, E], [c, E]
-  at::Tensor target;           // [W P] local class, -1 where it is not here
-  at::Tensor seen_user, seen;  // [s], [s] local classes, both of this share only
+  at::Tensor users, rows;        // [W P, E], [c, E]
+  at::Tensor target;             // [W P] local class, -1 where it is not here
+  at::Tensor seen_user, seen;    // [s], [s] local classes of this share only, targets left out
+  at::Tensor known_user, known;  // the same with the targets
   int64_t chunk;
+  double repeat_bias;
 
-  at::Tensor scores(int64_t begin, int64_t length) const {
-    return at::matmul(users, rows.narrow(0, begin, length).t());
-  }
+  at::Tensor scores(int64_t begin, int64_t length) const;
   /// Calls f(begin, scores [W P, length]) for each chunk; a single chunk is computed once for all.
   template <class F>
   void for_each(at::Tensor& kept, F f) const {
@@ -80,6 +81,16 @@ struct Pass {
 /// Where column - begin lies in [0, length): the rows of `column` inside a chunk.
 at::Tensor inside(const at::Tensor& column, int64_t begin, int64_t length) {
   return column.ge(begin).logical_and(column.lt(begin + length)).nonzero().squeeze(1);
+}
+
+at::Tensor Pass::scores(int64_t begin, int64_t length) const {
+  at::Tensor s = at::matmul(users, rows.narrow(0, begin, length).t());
+  if (repeat_bias != 0) {
+    const at::Tensor here = inside(known, begin, length);
+    s.index_put_({known_user.index_select(0, here), known.index_select(0, here).sub(begin)},
+                 at::full({}, repeat_bias, s.options()), /*accumulate=*/true);
+  }
+  return s;
 }
 
 /// [W P] score of each target that this share holds, 0 elsewhere.
@@ -133,10 +144,15 @@ TargetRanks rank_targets(const at::Tensor& users_in, const data::EvaluationBatch
       classes.local(gather(communicator, target_id.to(users.device()), "ranking.targets"));
   const at::Tensor pairs = seen_pairs(batch, first_user, communicator);
   const at::Tensor local = classes.local(pairs.select(1, 1));
-  const at::Tensor here = local.ge(0).nonzero().squeeze(1);
-  pass.seen = local.index_select(0, here);
-  pass.seen_user = pairs.select(1, 0).index_select(0, here);
+  const auto chosen = [&](const at::Tensor& which, at::Tensor& user, at::Tensor& item) {
+    const at::Tensor here = which.nonzero().squeeze(1);
+    item = local.index_select(0, here);
+    user = pairs.select(1, 0).index_select(0, here);
+  };
+  chosen(local.ge(0), pass.known_user, pass.known);
+  chosen(local.ge(0).logical_and(pairs.select(1, 2).eq(0)), pass.seen_user, pass.seen);
   pass.chunk = options.chunk_classes;
+  pass.repeat_bias = options.repeat_bias;
 
   at::Tensor kept;
   at::Tensor target = target_scores(pass, kept);

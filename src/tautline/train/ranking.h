@@ -28,6 +28,7 @@ struct TargetRanks {
 
 struct RankingOptions {
   bool normalize = false;    // the head's: cosine instead of dot product
+  double repeat_bias = 0;    // of the head: on the scores of the known history's items
   int64_t padded_users = 0;  // P: the same on every rank, at least every rank's U
   int64_t chunk_classes = 1 << 15;
 };

@@ -100,8 +100,8 @@ diagnose::ReportTable results(const Job& job, const RunResult& result) {
       table.rows.back().push_back(fixed(baseline_metric(metrics, metric), "%.4f"));
     }
   }
-  table.note = std::to_string(result.test->users) + " users, ranked among all " +
-               std::to_string(job.classes) + " items";
+  table.note = "test events of " + std::to_string(result.test->users) +
+               " users, each ranked among all " + std::to_string(job.classes) + " items";
   return table;
 }
 

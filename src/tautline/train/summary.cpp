@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -38,11 +39,24 @@ double baseline_metric(const BaselineMetrics& m, const std::string& name) {
   return std::nan("");
 }
 
+std::string validation_line(const data::Cursor& cursor, double loss,
+                            const EvaluationResult& result) {
+  std::ostringstream line;
+  line << "step " << cursor.step << "  epoch " << cursor.epoch << "  loss " << loss;
+  const char* before = "  validation ";
+  for (const auto& [name, value] : result.values) {
+    if (name.ends_with("_unseen") || name.ends_with("_later")) continue;
+    line << before << name << " " << std::to_string(value);
+    before = "  ";
+  }
+  return line.str();
+}
+
 std::string summary_table(const Job& job, const RunResult& result) {
   std::string out;
   const auto baselines = shown_baselines(job);
   if (result.test) {
-    std::vector<std::string> head = {"held-out events", ">" + job.model.name};
+    std::vector<std::string> head = {"test events", ">" + job.model.name};
     for (const std::string& name : baselines) head.push_back(">" + name);
     TextTable table(head);
     for (const auto& [name, value] : result.test->values) {

@@ -1,4 +1,5 @@
-// How a run ends: a table for people, one JSON object for scripts.
+// What a run says of itself: a line at each evaluation, and at its end a table for people, one JSON
+// object for scripts.
 #pragma once
 
 #include <string>
@@ -11,7 +12,11 @@ namespace tautline::train {
 /// A counting model's value of a metric as EvaluationResult names it; NaN where it has none.
 double baseline_metric(const BaselineMetrics& metrics, const std::string& name);
 
-/// Metrics beside the counting models', throughput, and the run's folder.
+/// "step 45  epoch 1  loss 3.41  validation hr_at_10 0.81  ndcg_at_10 0.59", over all items.
+std::string validation_line(const data::Cursor& cursor, double loss,
+                            const EvaluationResult& result);
+
+/// Metrics of the test events beside the counting models', throughput, and the run's folder.
 std::string summary_table(const Job& job, const RunResult& result);
 
 /// One line, without a newline. At least: step, epoch, loss, hr_at_10, ndcg_at_10 (and _unseen,

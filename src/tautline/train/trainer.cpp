@@ -12,6 +12,7 @@
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/exchange.h"
 #include "tautline/train/saved_state.h"
+#include "tautline/train/summary.h"
 #include "tautline/workload/describe.h"
 
 namespace tautline::train {
@@ -255,13 +256,7 @@ bool Trainer::evaluate_validation() {
   const EvaluationResult result = evaluate_split(data::Split::kValidation);
   evaluated_step_ = cursor_.step;
   write("validation", cursor_.step, cursor_.epoch, result.values);
-  std::string line;
-  for (const auto& [name, value] : result.values) {
-    if (!name.ends_with("_unseen") && !name.ends_with("_later")) {
-      line += "  " + name + " " + std::to_string(value);
-    }
-  }
-  log_.info("step ", cursor_.step, "  epoch ", cursor_.epoch, "  loss ", loss_, line);
+  log_.info(validation_line(cursor_, loss_, result));
   if (job_.run.evaluate.stop_after == 0) return false;
 
   const double value = best_.metric == "loss" ? loss_ : result.get(best_.metric);

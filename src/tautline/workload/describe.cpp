@@ -97,6 +97,7 @@ double dense_parameters(const ModelConfig& model) {
   for (const auto& [name, head] : model.heads) {
     if (head.loss != HeadConfig::Loss::kBinary) {
       output = model.tables.at(head.table).dim;
+      total += head.repeat_bias ? 1 : 0;
       continue;
     }
     total += linear(1, b.width, true);

@@ -74,8 +74,9 @@ struct HeadConfig {
   bool log_q = true;         // subtract log of a candidate's sampling probability
   bool normalize = false;    // L2-normalise output and items
   double temperature = 1.0;
-  std::string label;    // binary: the column that holds it; click-like tasks
-  double weight = 1.0;  // of this head's loss in the sum
+  bool repeat_bias = false;  // full softmax: a learned number on the scores of the history's items
+  std::string label;         // binary: the column that holds it; click-like tasks
+  double weight = 1.0;       // of this head's loss in the sum
   bool operator==(const HeadConfig&) const = default;
 };
 

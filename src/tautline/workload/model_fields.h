@@ -118,6 +118,8 @@ void fields(V& v, HeadConfig& x) {
     }
     v("normalize", x.normalize, "L2-normalise outputs and classes before their product");
     v("temperature", x.temperature, "divides the logits");
+    if (x.loss == HeadConfig::Loss::kFullSoftmax)
+      v("repeat_bias", x.repeat_bias, "learn one number for the scores of items already seen");
   }
   v("weight", x.weight, "of this head's loss in the sum");
 }
