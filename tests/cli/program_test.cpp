@@ -120,6 +120,20 @@ TEST_F(Program, TrainingNeedsALog) {
                     "nothing");
 }
 
+TEST_F(Program, AFlagAndASetThatDisagreeAreAnError) {
+  const std::string log = log_folder();
+  const std::string ranks =
+      " configs/runs/log.yaml --ranks 2 --set data.log=" + log + " --set ranks=";
+  for (const char* verb : {"train", "plan"})
+    expect_user_error(verb + ranks + "3",
+                      "--ranks 2 and --set ranks=3 say different things; leave one of them out");
+  for (const char* same : {"2", "0"}) EXPECT_EQ(run("plan" + ranks + same).status, 0);
+  const std::string run_dir = (dir_ / "run").string();
+  expect_user_error("train configs/runs/log.yaml --run-dir " + run_dir + " --set data.log=" + log +
+                        " --set run_dir=other",
+                    "--run-dir " + run_dir + " and --set run_dir=other say different things");
+}
+
 TEST_F(Program, ConfigShowSaysWhereEachValueCameFrom) {
   const Outcome shown =
       run("config show configs/runs/log.yaml --set seed=7 --set model.backbone.layers=3");
@@ -156,7 +170,7 @@ TEST_F(Program, PlanPrintsSavesAndReadsBack) {
       "plan configs/runs/log.yaml --set device=cpu --set data.log=" + log + " ";
   const Outcome made = run(base + "--ranks 3 --out " + saved);
   ASSERT_EQ(made.status, 0) << made.error;
-  EXPECT_THAT(made.out, HasSubstr("for sasrec on 3 ranks"));
+  EXPECT_THAT(made.out, HasSubstr("for log on 3 ranks"));
   EXPECT_THAT(made.out, testing::ContainsRegex("item +row_wise"));
   EXPECT_EQ(read_config<Plan>(saved).devices, 3);
   EXPECT_EQ(run(base + "--ranks 3 --yaml").out, text_of(saved));

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tautline/base/text_table.h"
+#include "tautline/cli/flag.h"
 #include "tautline/cli/verbs.h"
 #include "tautline/cluster/discover.h"
 #include "tautline/comm/launch.h"
@@ -35,7 +36,8 @@ std::string printed(const Workload& work) {
 
 int plan(const PlanOptions& options) {
   const RunWithModel all = read_run(options.run_file, options.sets);
-  const int ranks = options.ranks > 0 ? options.ranks : std::max(1, all.run.ranks);
+  const int ranks = std::max(
+      1, flag_or_run("--ranks", options.ranks, all.run.ranks, all.run_provenance.find("ranks")));
   DiscoverOptions discovery;
   discovery.device = all.run.device;
   discovery.cuda_visible_devices = comm::read_environment().cuda_visible_devices;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tautline/base/error.h"
+#include "tautline/cli/flag.h"
 #include "tautline/cli/verbs.h"
 #include "tautline/comm/local.h"
 #include "tautline/comm/mesh.h"
@@ -92,9 +93,11 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
 
 int train(const TrainOptions& options) {
   RunWithModel config = read_run(options.run_file, options.sets);
-  if (!options.run_dir.empty()) config.run.run_dir = options.run_dir;
+  config.run.run_dir = flag_or_run("--run-dir", options.run_dir, config.run.run_dir,
+                                   config.run_provenance.find("run_dir"));
+  const int ranks =
+      flag_or_run("--ranks", options.ranks, config.run.ranks, config.run_provenance.find("ranks"));
   const comm::Launch launch = detect(options);
-  const int ranks = options.ranks > 0 ? options.ranks : config.run.ranks;
   if (launch.launcher == "single" && ranks > 1) {
     data::read_log_statistics(config.run.data.log);  // its errors are told once, not by each rank
     return comm::run_local_ranks({.ranks = ranks, .arguments = options.arguments});
