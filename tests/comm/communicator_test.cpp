@@ -1,6 +1,8 @@
 // Collectives on data whose result is exact in any order; ranks are threads.
 #include "tautline/comm/communicator.h"
 
+#include <thread>
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -67,9 +69,11 @@ TEST_P(Worlds, GatherScatterAndBroadcast) {
     c.all_gather(all, mine, "gather").wait();
     EXPECT_TRUE(at::equal(all, at::arange(5 * world, at::kLong)));
 
-    at::Tensor part = at::empty({5}, at::kFloat);
-    c.reduce_scatter(part, at::arange(5 * world, at::kFloat), "scatter").wait();
-    EXPECT_TRUE(at::equal(part, at::arange(5, at::kFloat).add(5 * c.rank()).mul(world)));
+    for (const int64_t n : {0, 1, 5}) {
+      at::Tensor part = at::empty({n}, at::kFloat);
+      c.reduce_scatter(part, at::arange(n * world, at::kFloat), "scatter").wait();
+      EXPECT_TRUE(at::equal(part, at::arange(n, at::kFloat).add(n * c.rank()).mul(world)));
+    }
 
     at::Tensor told = at::full({4}, c.rank(), at::kLong);
     c.broadcast(told, world - 1, "tell").wait();
@@ -118,18 +122,61 @@ TEST(Communicator, RecordsBytesByFormulaAndTimesInOrder) {
   });
 }
 
-// Without a watch the transport's own error arrives, as a rank failure with the collective's name.
-TEST(Communicator, APeerThatLeavesIsAnError) {
-  run_rank_threads(2, [&](Communicator c) {
-    if (c.rank() == 1) return;  // its communicator ends here
-    at::Tensor tensor = at::full({3}, 1, at::kFloat);
-    try {
-      for (int i = 0; i < 3; ++i) c.all_reduce(tensor, Reduction::kSum, "lonely").wait();
-      FAIL() << "no error";
-    } catch (const RankFailure& error) {
-      EXPECT_NE(std::string(error.what()).find("'lonely'"), std::string::npos) << error.what();
+// Every kind of collective has an end that the transport noted, and that can be polled for.
+TEST_P(Worlds, EveryKindIsRecordedOnceAndCanBePolled) {
+  const int world = GetParam();
+  run_rank_threads(world, [&](Communicator c) {
+    std::vector<CollectiveRecord> records;
+    c.set_record_hook([&](const CollectiveRecord& record) { records.push_back(record); });
+    at::Tensor few = at::full({2}, 1, at::kFloat), many = at::full({2 * world}, 1, at::kFloat);
+    const std::vector<int64_t> splits(static_cast<size_t>(world), 2);
+    const auto finish = [](Work work) {
+      while (!work.done()) std::this_thread::yield();
+      work.wait();
+      work.wait();
+    };
+    finish(c.all_reduce(few.clone(), Reduction::kSum, "all_reduce"));
+    finish(c.all_gather(many.clone(), few, "all_gather"));
+    at::Tensor part = at::empty({2}, at::kFloat);
+    finish(c.reduce_scatter(part, many, "reduce_scatter"));
+    EXPECT_TRUE(at::equal(part, at::full({2}, world, at::kFloat)));
+    EXPECT_TRUE(at::equal(many, at::full({2 * world}, 1, at::kFloat)));  // the input stays
+    finish(c.broadcast(few.clone(), 0, "broadcast"));
+    finish(c.all_to_all_rows(many.clone(), many, splits, splits, "all_to_all"));
+    c.barrier("barrier");
+    ASSERT_EQ(records.size(), world == 1 ? 0u : 6u);
+    if (world == 1) return;
+    EXPECT_EQ(records[2].bytes, (world - 1.0) / world * 8 * world);
+    double least = 0;
+    for (const CollectiveRecord& record : records) {
+      EXPECT_EQ(record.kind, record.name);
+      EXPECT_LE(least, record.start);
+      EXPECT_LE(record.start, record.end);
+      least = record.end;
     }
   });
+}
+
+// Without a watch the transport's own error arrives, as a rank failure with the collective's name.
+TEST(Communicator, APeerThatLeavesIsAnError) {
+  for (const bool scatter : {false, true}) {
+    run_rank_threads(2, [&](Communicator c) {
+      if (c.rank() == 1) return;  // its communicator ends here
+      at::Tensor tensor = at::full({3}, 1, at::kFloat), twice = at::full({6}, 1, at::kFloat);
+      try {
+        for (int i = 0; i < 3; ++i) {
+          if (scatter) {
+            c.reduce_scatter(tensor, twice, "lonely").wait();
+          } else {
+            c.all_reduce(tensor, Reduction::kSum, "lonely").wait();
+          }
+        }
+        FAIL() << "no error";
+      } catch (const RankFailure& error) {
+        EXPECT_NE(std::string(error.what()).find("'lonely'"), std::string::npos) << error.what();
+      }
+    });
+  }
 }
 
 TEST(Stop, AllRanksStopAtTheSameStep) {

@@ -81,7 +81,8 @@ struct Work::State {
   c10::intrusive_ptr<c10d::Work> work;
   std::vector<at::Tensor> tensors;
   CollectiveRecord record;
-  std::mutex mutex;  // of `record.end` and `waited_for`
+  std::function<void()> finish;  // what is left to do on the host when c10d's work is done; CPU
+  std::mutex mutex;              // of `record.end` and `waited_for`
   bool waited_for = false;
   std::unique_ptr<Moment> arrival, wait_begin, wait_end;
 
@@ -110,6 +111,7 @@ bool Work::State::wait_on_host(double seconds) {
   const std::lock_guard lock(mutex);
   if (waited_for) return true;
   waited_for = true;
+  if (finish) finish();
   record.waited = end - begin;
   if (record.end == 0) record.end = end;
   hand_over();
@@ -185,10 +187,11 @@ void Communicator::set_record_hook(RecordHook hook) {
 template <class Start>
 static Work begin(const std::shared_ptr<Communicator::Impl>& group, const std::string& name,
                   const char* kind, double bytes, std::vector<at::Tensor> tensors,
-                  const Start& start) {
+                  const Start& start, std::function<void()> finish = nullptr) {
   auto state = std::make_shared<Work::State>();
   state->group = group;
   state->tensors = std::move(tensors);
+  state->finish = std::move(finish);
   state->record = {.name = name,
                    .kind = kind,
                    .group = group->group,
@@ -274,10 +277,24 @@ Work Communicator::reduce_scatter(at::Tensor out, at::Tensor in, const std::stri
     out.copy_(in.view(out.sizes()));
     return Work();
   }
-  return begin(impl_, name, "reduce_scatter", reduce_scatter_bytes(bytes_of(in), size()), {out, in},
-               [&](c10d::Backend& backend) {
-                 return backend._reduce_scatter_base(out, in, c10d::ReduceScatterOptions());
-               });
+  const double bytes = reduce_scatter_bytes(bytes_of(in), size());
+  if (!impl_->on_device()) {
+    // c10d's Gloo has none: it sums all parts too, but behind a Work (LambdaWork) that has no future,
+    // never says that it is done, and waits without a limit.
+    const at::Tensor sums = in.clone(at::MemoryFormat::Contiguous);
+    std::vector<at::Tensor> tensors{sums};
+    return begin(
+        impl_, name, "reduce_scatter", bytes, tensors,
+        [&](c10d::Backend& backend) {
+          return backend.allreduce(tensors, c10d::AllreduceOptions());
+        },
+        [out, parts = sums.view({size(), out.numel()}), rank = rank()] {
+          out.copy_(parts[rank].view(out.sizes()));
+        });
+  }
+  return begin(impl_, name, "reduce_scatter", bytes, {out, in}, [&](c10d::Backend& backend) {
+    return backend._reduce_scatter_base(out, in, c10d::ReduceScatterOptions());
+  });
 }
 
 Work Communicator::broadcast(at::Tensor tensor, int root, const std::string& name) {
