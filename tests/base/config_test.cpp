@@ -158,15 +158,19 @@ TEST(Config, ErrorsSayWhereWhatAndTheNearestName) {
             "w.yaml:2:1: unknown key 'smal'; did you mean 'small'?");
   EXPECT_EQ(error_of("main:\n  colour: purple\n"),
             "w.yaml:2:11: 'main.colour' cannot be 'purple'; valid: red, deep_blue");
-  EXPECT_EQ(error_of("main: {colour: deepblue}\n"),
-            "w.yaml:1:16: 'main.colour' cannot be 'deepblue'; did you mean 'deep_blue'?");
-  EXPECT_EQ(error_of("mode: fest\n"), "w.yaml:1:7: 'mode' cannot be 'fest'; did you mean 'fast'?");
+  EXPECT_EQ(
+      error_of("main: {colour: deepblue}\n"),
+      "w.yaml:1:16: 'main.colour' cannot be 'deepblue'; did you mean 'deep_blue'? (valid: red, "
+      "deep_blue)");
+  EXPECT_EQ(error_of("mode: fest\n"),
+            "w.yaml:1:7: 'mode' cannot be 'fest'; did you mean 'fast'? (valid: fast, slow)");
   EXPECT_EQ(error_of("parts:\n  - {name: a}\n  - {nmae: b}\n"),
             "w.yaml:3:6: unknown key 'nmae' in 'parts.1'; did you mean 'name'?");
   EXPECT_EQ(error_of("deep: {outer: 1}\n"),
             "w.yaml:1:8: unknown key 'outer' in 'deep'; valid: inner");
-  EXPECT_EQ(error_of("main: {rule: {dekay: {}}}\n"),
-            "w.yaml:1:15: 'main.rule' cannot be 'dekay'; did you mean 'decay'?");
+  EXPECT_EQ(
+      error_of("main: {rule: {dekay: {}}}\n"),
+      "w.yaml:1:15: 'main.rule' cannot be 'dekay'; did you mean 'decay'? (valid: plain, decay)");
   // A key that another kind has is unknown here.
   EXPECT_THAT(error_of("main: {rule: {plain: {half_life: 2}}}\n"),
               HasSubstr("w.yaml:1:23: unknown key 'half_life' in 'main.rule.plain'"));

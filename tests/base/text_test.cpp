@@ -27,7 +27,17 @@ TEST(Nearest, SuggestsOnlyWhatIsNear) {
   EXPECT_EQ(nearest_name("eval", valid), "evaluate");
   EXPECT_EQ(nearest_name("chekpiont", valid), "checkpoint");
   EXPECT_EQ(nearest_name("optimizer", valid), "");
+  EXPECT_EQ(nearest_name("h", {"s", "ms"}), "");  // no letter is right
   EXPECT_EQ(suggestion("zzz", valid), "; valid: epochs, steps, evaluate, checkpoint");
+}
+
+TEST(Nearest, KnowsOtherWordsForTheSame) {
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"};
+  EXPECT_EQ(nearest_name("gpu", devices), "cuda");  // cpu is spelt more alike
+  EXPECT_EQ(nearest_name("GPU", devices), "cuda");
+  EXPECT_EQ(nearest_name("gpu", {"cpu", "tpu"}), "cpu");  // there is no cuda here
+  EXPECT_EQ(choice_suggestion("gpu", devices), "; did you mean 'cuda'? (valid: auto, cpu, cuda)");
+  EXPECT_EQ(choice_suggestion("zzz", devices), "; valid: auto, cpu, cuda");
 }
 
 TEST(TextTable, AlignsByCodePoints) {

@@ -83,7 +83,9 @@ TEST(RunConfig, RefusesWhatCannotRun) {
   EXPECT_THAT(error_of({"plan.tables.item=rowwise"}), HasSubstr("did you mean 'row_wise'?"));
   EXPECT_THAT(error_of({"data.holdout=none"}), HasSubstr("needs held-out events"));
   EXPECT_THAT(error_of({"checkpoint.keep=0"}), HasSubstr("checkpoint.keep must be 1 or more"));
-  EXPECT_THAT(error_of({"device=gpu"}), HasSubstr("'device' cannot be 'gpu'"));
+  EXPECT_EQ(error_of({"device=gpu"}),
+            "--set device=gpu: 'device' cannot be 'gpu'; did you mean 'cuda'? (valid: auto, cpu, "
+            "cuda)");
 }
 
 TEST(RunConfig, EveryConfiguredRunReadsWithItsModel) {
@@ -109,7 +111,14 @@ TEST(RunConfig, SetReachesTheModelToo) {
     read_run(file, {"data.log=d", "model.bakbone.layers=3"});
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("did you mean 'backbone'?"));
+    EXPECT_STREQ(error.what(),
+                 "--set model.bakbone.layers=3: unknown key 'bakbone'; did you mean 'backbone'?");
+  }
+  try {
+    read_run(file, {"data.log=d", "model.backbone"});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--set model.backbone: expected key=value"));
   }
   try {
     read_run(file);

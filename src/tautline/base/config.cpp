@@ -96,7 +96,7 @@ size_t read_choice(const YamlNode& node, const std::string& path,
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end())
     throw user_error(node.where.text(), ": ", named(path), " cannot be '", text, "'",
-                     suggestion(text, names));
+                     choice_suggestion(text, names));
   return static_cast<size_t>(found - names.begin());
 }
 

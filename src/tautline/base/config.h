@@ -333,12 +333,14 @@ YamlNode write_value(const T& x) {
   return node;
 }
 
-/// Reads a T from YAML text; `name` is what errors call it.
+/// Reads a T from YAML text; `name` is what errors call it, `set_prefix` what the keys of `sets` had
+/// in front of them.
 template <class T>
 T parse_config(const std::string& text, const std::string& name,
-               const std::vector<std::string>& sets = {}, Provenance* provenance = nullptr) {
+               const std::vector<std::string>& sets = {}, Provenance* provenance = nullptr,
+               const std::string& set_prefix = "") {
   YamlNode root = parse_yaml(text, name);
-  for (const std::string& set : sets) apply_set(root, set);
+  for (const std::string& set : sets) apply_set(root, set, set_prefix);
   Provenance local;
   Provenance& where = provenance ? *provenance : local;
   where.record("", {name, 1, 1});
@@ -350,8 +352,8 @@ T parse_config(const std::string& text, const std::string& name,
 
 template <class T>
 T read_config(const std::string& path, const std::vector<std::string>& sets = {},
-              Provenance* provenance = nullptr) {
-  return parse_config<T>(read_text_file(path), path, sets, provenance);
+              Provenance* provenance = nullptr, const std::string& set_prefix = "") {
+  return parse_config<T>(read_text_file(path), path, sets, provenance, set_prefix);
 }
 
 /// `path` as seen from the current folder, or else from the folder of the file that names it; a

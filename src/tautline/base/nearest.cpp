@@ -1,8 +1,40 @@
 #include "tautline/base/nearest.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
 
 namespace tautline {
+namespace {
+
+/// Words that people use for what has another name here; no spelling leads from one to the other.
+constexpr std::array kSynonyms = {std::pair{"gpu", "cuda"},
+                                  std::pair{"nvidia", "cuda"},
+                                  std::pair{"float32", "fp32"},
+                                  std::pair{"bfloat16", "bf16"},
+                                  std::pair{"learning_rate", "lr"},
+                                  std::pair{"hidden_size", "width"},
+                                  std::pair{"max_steps", "steps"},
+                                  std::pair{"recall@10", "hr@10"},
+                                  std::pair{"rotary", "rope"},
+                                  std::pair{"bce", "binary"},
+                                  std::pair{"replicated", "data_parallel"}};
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+std::string synonym(std::string_view written, const std::vector<std::string>& valid) {
+  for (const auto& [word, name] : kSynonyms)
+    if (lower(written) == word && std::find(valid.begin(), valid.end(), name) != valid.end())
+      return name;
+  return "";
+}
+
+}  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
   // Optimal string alignment: rows i - 2, i - 1, i of the table.
@@ -23,15 +55,16 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view written, const std::vector<std::string>& valid) {
-  std::string best;
+  std::string best = synonym(written, valid);
+  if (!best.empty()) return best;
   int best_distance = 1 << 20;
   for (const std::string& name : valid) {
     const bool prefix = written.size() >= 3 && (name.starts_with(written) ||
                                                 (name.size() >= 3 && written.starts_with(name)));
     const int distance = prefix ? 1 : edit_distance(written, name);
-    const int most = std::max<int>(1, static_cast<int>(std::max(written.size(), name.size()) / 3));
+    const int longest = static_cast<int>(std::max(written.size(), name.size()));
     // Not near: a wrong suggestion costs more than the list of valid names.
-    if (distance > most) continue;
+    if (distance > std::max(1, longest / 3) || distance >= longest) continue;
     if (distance < best_distance) best = name, best_distance = distance;
   }
   return best;
@@ -41,6 +74,11 @@ std::string suggestion(std::string_view written, const std::vector<std::string>&
   const std::string near = nearest_name(written, valid);
   if (!near.empty()) return "; did you mean '" + near + "'?";
   return valid.empty() ? "; no name is valid here" : "; valid: " + joined(valid);
+}
+
+std::string choice_suggestion(std::string_view written, const std::vector<std::string>& valid) {
+  const std::string text = suggestion(written, valid);
+  return text.ends_with('?') ? text + " (valid: " + joined(valid) + ")" : text;
 }
 
 std::string joined(const std::vector<std::string>& words, std::string_view between) {

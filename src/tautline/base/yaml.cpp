@@ -142,11 +142,11 @@ std::string read_text_file(const std::string& path) {
   return out.str();
 }
 
-void apply_set(YamlNode& root, const std::string& assignment) {
+void apply_set(YamlNode& root, const std::string& assignment, const std::string& prefix) {
+  const Where where{"--set " + prefix + assignment, 0, 0};
   const size_t equal = assignment.find('=');
   if (equal == std::string::npos || equal == 0)
-    throw user_error("--set ", assignment, ": expected key=value, such as --set batch=256");
-  const Where where{"--set " + assignment, 0, 0};
+    throw user_error(where.source, ": expected key=value, such as --set batch=256");
   const std::string path = assignment.substr(0, equal), text = assignment.substr(equal + 1);
   YamlNode value;
   try {
@@ -162,7 +162,7 @@ void apply_set(YamlNode& root, const std::string& assignment) {
     const size_t dot = std::min(path.find('.', start), path.size());
     const std::string key = path.substr(start, dot - start);
     start = dot + 1;
-    if (key.empty()) throw user_error(where.source, ": '", path, "' has an empty part");
+    if (key.empty()) throw user_error(where.source, ": '", prefix, path, "' has an empty part");
     if (node->kind == YamlNode::Kind::kList && is_index(key)) {
       const size_t index = std::stoul(key);
       if (index > node->items.size())

@@ -52,8 +52,9 @@ YamlNode parse_yaml(const std::string& text, const std::string& source);
 std::string read_text_file(const std::string& path);
 
 /// Applies `a.b.c=value` (the value is YAML; list items are addressed by number: features.0.name).
-/// Absent sections are created. Errors name the flag.
-void apply_set(YamlNode& root, const std::string& assignment);
+/// Absent sections are created. Errors name the flag as it was written: with `prefix`, the part of
+/// its key ("model.") that led to this tree and stands in front of the assignment no more.
+void apply_set(YamlNode& root, const std::string& assignment, const std::string& prefix = "");
 
 /// Block style with short values in flow style, within 100 columns. parse_yaml reads it back.
 std::string emit_yaml(const YamlNode& root);

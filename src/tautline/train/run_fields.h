@@ -208,7 +208,7 @@ inline RunWithModel read_run(const std::string& path, const std::vector<std::str
   if (!std::filesystem::exists(out.model_path))
     throw user_error(out.run_provenance("model"), "there is no model file '", out.run.model,
                      "', neither in the current folder nor beside ", path);
-  out.model = read_config<ModelConfig>(out.model_path, model_sets, &out.model_provenance);
+  out.model = read_config<ModelConfig>(out.model_path, model_sets, &out.model_provenance, "model.");
   if (out.model.name.empty()) out.model.name = std::filesystem::path(out.model_path).stem();
   return out;
 }
