@@ -82,7 +82,10 @@ TEST_F(Program, HelpAndVersionAreNoErrors) {
   for (const char* verb : {"data", "train", "plan", "config"})
     EXPECT_THAT(help.out, HasSubstr(verb));
   EXPECT_EQ(run("train --help").status, 0);
-  EXPECT_THAT(run("data build --help").out, HasSubstr("--delimiter"));
+  const std::string build = run("data build --help").out;
+  EXPECT_THAT(build, testing::ContainsRegex("\n  --no-header +line 1 is an event"));
+  EXPECT_THAT(build, HasSubstr("(s by default): s, ms, us, ns\n"));
+  for (const char* ugly : {"{", "INT", "TEXT:"}) EXPECT_THAT(build, Not(HasSubstr(ugly)));
   EXPECT_THAT(run("--version").out, HasSubstr("tautline 0."));
 }
 
@@ -91,12 +94,28 @@ TEST_F(Program, AWrongCommandLineIsOneSentence) {
   expect_user_error("trian x.yaml", "trian");
   expect_user_error("train", "RUN");
   expect_user_error("train configs/runs/log.yaml --rnaks 2", "--rnaks");
-  expect_user_error("train configs/runs/log.yaml --ranks 0", "--ranks");
-  expect_user_error("train configs/runs/log.yaml --ranks two", "--ranks");
-  expect_user_error("train configs/runs/log.yaml --launcher pbs", "pbs");
+  expect_user_error("train configs/runs/log.yaml --ranks 0",
+                    "tautline: --ranks must be a whole number of 1 or more, found '0'; `tautline");
+  for (const char* verb : {"train", "plan"})
+    expect_user_error(verb + std::string(" configs/runs/log.yaml --ranks two"),
+                      "tautline: --ranks must be a whole number of 1 or more, found 'two'; `");
+  expect_user_error("train configs/runs/log.yaml --ranks 2_000_000",
+                    "--ranks must be a whole number from 1 to 1_000_000, found '2_000_000'");
+  expect_user_error("train configs/runs/log.yaml --ranks", "tautline: --ranks needs a value; `");
+  expect_user_error("train configs/runs/log.yaml --ranks 2 --ranks 3",
+                    "tautline: --ranks is given more than once; `");
+  expect_user_error("train configs/runs/log.yaml --resume=maybe", "--resume takes no value");
+  expect_user_error("train configs/runs/log.yaml --launcher torchrunn",
+                    "--launcher cannot be 'torchrunn'; did you mean 'torchrun'? (valid: auto, ");
+  expect_user_error("data build log out --threads x",
+                    "--threads must be a whole number of 0 or more, found 'x'");
+  expect_user_error("data build log out --time-unit h", "--time-unit cannot be 'h'; valid: s, ms,");
+  expect_user_error("data synth log.csv --seed -1", "--seed must be a whole number of 0 or more");
+  expect_user_error("data synth log.csv --events-mean 0",
+                    "--events-mean must be a number above 0, found '0'");
   expect_user_error("data", "`tautline data --help`");
   expect_user_error("data build one", "OUT");
-  expect_user_error("config show configs/runs/log.yaml --set", "--set");
+  expect_user_error("config show configs/runs/log.yaml --set", "--set needs a value");
 }
 
 TEST_F(Program, ATypoInAConfigSaysWhereAndWhatIsNear) {
