@@ -53,7 +53,7 @@ class Job:
         return self.err.read_text(errors="replace")
 
     def json(self):
-        return json.loads(self.out.read_text().rstrip("\n").split("\n")[-1])
+        return json.loads(self.out.read_text())
 
     def __enter__(self):
         return self

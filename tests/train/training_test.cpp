@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sstream>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -31,14 +30,7 @@ using nlohmann::json;
 struct Outcome {
   int status = -1;
   std::string out, err;
-  json last() const {  // the last line of standard output
-    std::string line, found;
-    std::istringstream in(out);
-    while (std::getline(in, line)) {
-      if (!line.empty()) found = line;
-    }
-    return json::parse(found);
-  }
+  json object() const { return json::parse(out); }  // --json: nothing else is on standard output
 };
 
 std::string read_file(const fs::path& path) {
@@ -174,8 +166,8 @@ TEST_F(Training, SigtermEndsWithACheckpointAndZero) {
   kill(child, SIGTERM);
   const Outcome outcome = finish(child, "stopped");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const int64_t step = outcome.last().at("step");
-  EXPECT_TRUE(outcome.last().at("interrupted").get<bool>());
+  const int64_t step = outcome.object().at("step");
+  EXPECT_TRUE(outcome.object().at("interrupted").get<bool>());
   const std::string more = std::to_string(step + 3);
   const Outcome resumed = program(training("stopped", 2, {"--resume", "--set", "steps=" + more}));
   ASSERT_EQ(resumed.status, 0) << resumed.err;
@@ -210,14 +202,15 @@ TEST_F(Training, LeavesAReportAndItsInputs) {
        {"report.html", "plan.yaml", "run.yaml", "model.yaml", "timeline.json", "metrics.jsonl"}) {
     EXPECT_GT(fs::file_size(folder_ / "files" / file), 0u) << file;
   }
-  const json last = outcome.last();
+  EXPECT_THAT(outcome.err, testing::HasSubstr("\ntest events"));  // the tables are not lost
+  const json object = outcome.object();
   for (const char* key :
        {"step", "epoch", "loss", "hr_at_10", "ndcg_at_10", "hr_at_10_unseen", "ndcg_at_10_unseen",
         "hr_at_10_later", "ndcg_at_10_later", "popularity_ndcg_at_10", "rules_ndcg_at_10",
         "samples_per_s", "tokens_per_s", "targets_per_s", "step_ms_p50", "run_dir"}) {
-    EXPECT_TRUE(last.contains(key)) << key;
+    EXPECT_TRUE(object.contains(key)) << key;
   }
-  EXPECT_EQ(last.at("loss").get<double>(), losses("files").back());
+  EXPECT_EQ(object.at("loss").get<double>(), losses("files").back());
 }
 
 TEST_F(Training, AFolderWithCheckpointsIsNotOverwritten) {
@@ -233,9 +226,9 @@ TEST_F(Training, EarlyStoppingTestsTheBestWeights) {
                {"--set", "evaluate.every=4 steps", "--set", "evaluate.stop_after=1 without ndcg@10",
                 "--set", "steps=400", "--set", "dense_optimizer.adamw.lr=0.2"}));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const json last = outcome.last();
-  EXPECT_TRUE(last.at("stopped_early").get<bool>());
-  EXPECT_LT(last.at("best_step").get<int64_t>(), last.at("step").get<int64_t>());
+  const json object = outcome.object();
+  EXPECT_TRUE(object.at("stopped_early").get<bool>());
+  EXPECT_LT(object.at("best_step").get<int64_t>(), object.at("step").get<int64_t>());
 }
 
 }  // namespace

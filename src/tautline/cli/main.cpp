@@ -73,7 +73,8 @@ void add_train(CLI::App& app, TrainOptions& o, Chosen& chosen) {
   add_whole_number(*verb, "--ranks", o.ranks, "start this many local ranks", 1, kMostRanks);
   add_flag(*verb, "--resume", o.resume, "go on from the last checkpoint in the run's folder");
   verb->add_option("--run-dir", o.run_dir, "folder of the run");
-  add_flag(*verb, "--json", o.json, "end standard output with one JSON object");
+  add_flag(*verb, "--json", o.json,
+           "standard output is one JSON object, all else goes to standard error");
   add_choice(
       *verb, "--launcher", o.launcher,
       {"auto", "single", "local", "torchrun", "environment", "slurm", "openmpi", "pmi", "mpi"},

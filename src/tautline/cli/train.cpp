@@ -64,16 +64,17 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
                             options.resume};
   const train::Job job =
       train::make_job(request, mesh.launch(), device, train::exchange_over(side));
+  std::FILE* people = options.json ? stderr : stdout;  // scripts read the one object alone
   if (mesh.rank() == 0) {
-    std::printf("%s\n", printed(job.plan).c_str());
-    std::fflush(stdout);
+    std::fprintf(people, "%s\n", printed(job.plan).c_str());
+    std::fflush(people);
     train::write_configs(job);
   }
   train::Trainer trainer(job, options.resume, mesh, side, device, log);
   const train::RunResult result = trainer.run();
   leave_files(job, trainer, result, options, mesh, train::exchange_over(side));
   if (mesh.rank() == 0) {
-    std::printf("%s", train::summary_table(job, result).c_str());
+    std::fprintf(people, "%s", train::summary_table(job, result).c_str());
     if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
     std::fflush(stdout);
   }

@@ -43,7 +43,7 @@ struct TrainOptions {
   bool resume = false;
   std::vector<std::string> sets;       // "a.b=c"; model.* goes to the model's YAML
   std::string run_dir;                 // empty: what the run says
-  bool json = false;                   // the last line of standard output is one JSON object
+  bool json = false;                   // standard output is one JSON object and nothing else
   std::string launcher = "auto";       // auto, single, local, torchrun, slurm, mpi
   std::vector<std::string> arguments;  // the whole command line: local ranks are started with it
 };
