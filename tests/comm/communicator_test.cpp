@@ -9,6 +9,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tautline/base/error.h"
 #include "tautline/comm/stop.h"
@@ -215,6 +216,52 @@ TEST(Stop, WithAPeerGoneItDoesNotWaitForLong) {
     EXPECT_LT(steady_seconds() - begin, 10);
   });
   clear_stop();
+}
+
+/// Ends, well or badly, between the throw of a timed wait and the caller's next look at it.
+class LateWork : public c10d::Work {
+ public:
+  explicit LateWork(std::string error) : error_(std::move(error)) {}
+  bool isCompleted() override { return waits_ > 0; }
+  bool wait(std::chrono::milliseconds) override {
+    if (++waits_ == 1) throw std::runtime_error("Operation timed out!");
+    if (!error_.empty()) throw std::runtime_error(error_);
+    return true;
+  }
+
+ private:
+  int waits_ = 0;
+  std::string error_;
+};
+
+class LateBackend : public c10d::Backend {
+ public:
+  explicit LateBackend(std::string error) : Backend(0, 2), error_(std::move(error)) {}
+  const std::string getBackendName() const override { return "late"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&,
+                                           const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<LateWork>(error_);
+  }
+
+ private:
+  std::string error_;
+};
+
+TEST(Wait, AWorkThatEndsAsItsSliceOfTimeDoesIsNoFailure) {
+  Communicator c(c10::make_intrusive<LateBackend>(""), at::kCPU, "late", nullptr);
+  at::Tensor x = at::full({1}, 1, at::kFloat);
+  EXPECT_NO_THROW(c.all_reduce(x, Reduction::kSum, "x").wait());
+}
+
+TEST(Wait, AWorkThatFailsThenSaysWhy) {
+  Communicator c(c10::make_intrusive<LateBackend>("the peer is gone"), at::kCPU, "late", nullptr);
+  at::Tensor x = at::full({1}, 1, at::kFloat);
+  try {
+    c.all_reduce(x, Reduction::kSum, "x").wait();
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("the peer is gone"), std::string::npos);
+  }
 }
 
 }  // namespace

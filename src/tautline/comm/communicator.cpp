@@ -93,16 +93,18 @@ struct Work::State {
   void wait_on_stream();
 };
 
-// c10d's own timed wait throws when the time is over, so the two cases are told apart by
-// isCompleted.
+// c10d's own timed wait throws both when the time is over and when the collective failed. What was
+// thrown before isCompleted() says nothing: the work may have ended well in between. Once it has
+// ended, a further wait returns at once, or throws what really went wrong.
 bool Work::State::wait_on_host(double seconds) {
   const double begin = steady_seconds();
   for (;;) {
+    const bool ended = work->isCompleted();
     try {
       work->wait(kSlice);
       break;
     } catch (const std::exception& error) {
-      if (work->isCompleted()) group->fail(record.name, error);
+      if (ended) group->fail(record.name, error);
     }
     if (group->watch) group->watch->check();
     if (seconds >= 0 && steady_seconds() - begin > seconds) return false;
