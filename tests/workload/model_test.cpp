@@ -52,6 +52,8 @@ TEST(ModelConfig, ReadsTheSpellingOfTheExamples) {
   EXPECT_EQ(model.heads.at("next_item").temperature, 0.05);
   EXPECT_EQ(model.heads.at("click").loss, HeadConfig::Loss::kBinary);
   EXPECT_EQ(parse_config<ModelConfig>(to_yaml(model), "again"), model);
+  const auto candidate = parse_config<ModelConfig>(kText, "m.yaml", {"heads.click.table=item"});
+  EXPECT_EQ(parse_config<ModelConfig>(to_yaml(candidate), "again"), candidate);
   EXPECT_EQ(sample_length(model), 2048);
 }
 

@@ -108,7 +108,6 @@ void fields(V& v, HeadConfig& x) {
   v("loss", x.loss, "sampled_softmax or full_softmax (next item), binary (a label)");
   if (x.loss == HeadConfig::Loss::kBinary) {
     v("label", x.label, "column with the label; empty: the head's name");
-    v("table", x.table, "rows of the item that the label is about; empty: the history alone");
     v("table", x.table, "table of the candidate item, which the logit then sees; empty: none");
   } else {
     v("table", x.table, "table whose rows are the classes");
