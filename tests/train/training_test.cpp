@@ -30,7 +30,7 @@ using nlohmann::json;
 struct Outcome {
   int status = -1;
   std::string out, err;
-  json object() const { return json::parse(out); }  // --json: nothing else is on standard output
+  json last() const { return json::parse(out); }  // all that --json prints
 };
 
 std::string read_file(const fs::path& path) {
@@ -157,6 +157,24 @@ TEST_F(Training, ResumesWithTheSameBitsAndOnOtherRanks) {
   for (size_t k = 20; k < 30; ++k) EXPECT_NEAR(elsewhere[k], whole[k], tolerance(k, whole[k]));
 }
 
+TEST_F(Training, AnotherBatchIsToldAndAnotherLogRefused) {
+  ASSERT_EQ(program(training("changed", 1)).status, 0);
+  const Outcome batch =
+      program(training("changed", 2, {"--resume", "--set", "batch=48", "--set", "steps=24"}));
+  ASSERT_EQ(batch.status, 0) << batch.err;
+  EXPECT_THAT(batch.err,
+              testing::HasSubstr("\nresumed with batch 48, the checkpoint was written with 24\n"));
+  EXPECT_EQ(losses("changed").size(), 24u);
+  const std::string text = (folder_ / "other.csv").string(), log = (folder_ / "other").string();
+  ASSERT_EQ(program({"data", "synth", text, "--users", "300", "--items", "150"}).status, 0);
+  ASSERT_EQ(program({"data", "build", text, log}).status, 0);
+  const Outcome other = program(
+      training("changed", 1, {"--resume", "--set", "data.log=" + log, "--set", "batch=48"}));
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err,
+              testing::HasSubstr("was made on a log with users 400, " + log + " has 300"));
+}
+
 TEST_F(Training, SigtermEndsWithACheckpointAndZero) {
   const pid_t child = start(training("stopped", 2, {"--set", "steps=1000000"}), "stopped");
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -166,8 +184,8 @@ TEST_F(Training, SigtermEndsWithACheckpointAndZero) {
   kill(child, SIGTERM);
   const Outcome outcome = finish(child, "stopped");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const int64_t step = outcome.object().at("step");
-  EXPECT_TRUE(outcome.object().at("interrupted").get<bool>());
+  const int64_t step = outcome.last().at("step");
+  EXPECT_TRUE(outcome.last().at("interrupted").get<bool>());
   const std::string more = std::to_string(step + 3);
   const Outcome resumed = program(training("stopped", 2, {"--resume", "--set", "steps=" + more}));
   ASSERT_EQ(resumed.status, 0) << resumed.err;
@@ -203,14 +221,14 @@ TEST_F(Training, LeavesAReportAndItsInputs) {
     EXPECT_GT(fs::file_size(folder_ / "files" / file), 0u) << file;
   }
   EXPECT_THAT(outcome.err, testing::HasSubstr("\ntest events"));  // the tables are not lost
-  const json object = outcome.object();
+  const json last = outcome.last();
   for (const char* key :
        {"step", "epoch", "loss", "hr_at_10", "ndcg_at_10", "hr_at_10_unseen", "ndcg_at_10_unseen",
         "hr_at_10_later", "ndcg_at_10_later", "popularity_ndcg_at_10", "rules_ndcg_at_10",
         "samples_per_s", "tokens_per_s", "targets_per_s", "step_ms_p50", "run_dir"}) {
-    EXPECT_TRUE(object.contains(key)) << key;
+    EXPECT_TRUE(last.contains(key)) << key;
   }
-  EXPECT_EQ(object.at("loss").get<double>(), losses("files").back());
+  EXPECT_EQ(last.at("loss").get<double>(), losses("files").back());
 }
 
 TEST_F(Training, AFolderWithCheckpointsIsNotOverwritten) {
@@ -226,9 +244,9 @@ TEST_F(Training, EarlyStoppingTestsTheBestWeights) {
                {"--set", "evaluate.every=4 steps", "--set", "evaluate.stop_after=1 without ndcg@10",
                 "--set", "steps=400", "--set", "dense_optimizer.adamw.lr=0.2"}));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const json object = outcome.object();
-  EXPECT_TRUE(object.at("stopped_early").get<bool>());
-  EXPECT_LT(object.at("best_step").get<int64_t>(), object.at("step").get<int64_t>());
+  const json last = outcome.last();
+  EXPECT_TRUE(last.at("stopped_early").get<bool>());
+  EXPECT_LT(last.at("best_step").get<int64_t>(), last.at("step").get<int64_t>());
 }
 
 }  // namespace

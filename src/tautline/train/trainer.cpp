@@ -11,6 +11,7 @@
 #include "tautline/base/units.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/exchange.h"
+#include "tautline/train/resume.h"
 #include "tautline/train/saved_state.h"
 #include "tautline/train/summary.h"
 #include "tautline/workload/describe.h"
@@ -148,18 +149,10 @@ void Trainer::resume_latest() {
     return;
   }
   const Manifest& manifest = latest.reader->manifest();
-  if (manifest.seed != job_.run.seed) {
-    throw user_error("seed: the checkpoint of step ", manifest.step, " was made with seed ",
-                     manifest.seed, ", this run says ", job_.run.seed);
-  }
-  if (manifest.model_digest != job_.model_digest) {
-    throw user_error(
-        "model: the checkpoint of step ", manifest.step, " in ", job_.run_dir,
-        " is of another model or another log; resume with the config it was made with");
-  }
+  const std::vector<std::string> changed = compare_origin(job_, manifest);
   restore(*latest.reader, network_, step_.optimizer(), Restore::kAll);
-  cursor_ = manifest.cursor;
-  best_ = manifest.metrics;
+  cursor_ = resumed_cursor(job_, manifest);
+  if (manifest.metrics.metric == best_.metric) best_ = manifest.metrics;
   saved_step_ = manifest.step;
   // A run that was over stays so, and one that a signal stopped owes its step's evaluation.
   loss_ = number_in(manifest, kLossKey, loss_);
@@ -168,6 +161,7 @@ void Trainer::resume_latest() {
   stopped_early_ = patience > 0 && best_.evaluations_since_best >= patience;
   for (auto& [name, table] : network_.tables) table->set_steps(manifest.step);
   log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks, " ranks");
+  for (const std::string& sentence : changed) log_.info(sentence);
 }
 
 bool Trainer::done() {
@@ -307,6 +301,7 @@ void Trainer::save() {
   manifest.plan = to_yaml(job_.plan);
   manifest.model_digest = job_.model_digest;
   manifest.metrics = best_;
+  keep_origin(job_, manifest);
   manifest.extra[kLossKey] = print_number(loss_);
   manifest.extra[kEvaluatedKey] = std::to_string(evaluated_step_);
   std::set<int64_t> keep_also;

@@ -1,0 +1,119 @@
+// What a run that goes on may change of the run that it goes on from.
+#include "tautline/train/resume.h"
+
+#include <gmock/gmock.h>
+
+#include <gtest/gtest.h>
+
+#include "tautline/plan/plan_fields.h"
+#include "tautline/workload/model_fields.h"
+
+#include "train/error_of.h"
+
+namespace tautline::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Origin {
+  Job job;
+  Manifest manifest;
+  Origin() {
+    job.run.data.log = "logs/a";
+    job.run.epochs = 2;
+    job.run.batch = 128;
+    job.run_dir = "runs/a";
+    job.model = read_config<ModelConfig>(TAUTLINE_SOURCE_DIR "/configs/models/sasrec.yaml");
+    job.model.tables.at("item").rows = 501;
+    job.log.users = 400;
+    job.log.events = 4800;
+    job.log.vocabularies["item"].size = 500;
+    manifest.step = 20;
+    manifest.cursor = {1, 7, 20};
+    manifest.seed = job.run.seed;
+    manifest.plan = to_yaml(job.plan);
+    keep_origin(job, manifest);
+    manifest = manifest_from_text(to_text(manifest), "manifest.json");
+  }
+  std::string refused() const {
+    return error_of([&] { compare_origin(job, manifest); });
+  }
+};
+
+TEST(Resume, WhatAStepDoesOtherwiseIsTold) {
+  Origin o;
+  EXPECT_THAT(compare_origin(o.job, o.manifest), IsEmpty());
+  o.job.run.batch = 256;
+  EXPECT_THAT(compare_origin(o.job, o.manifest),
+              ElementsAre("resumed with batch 256, the checkpoint was written with 128"));
+  o.job.run.dense_optimizer.lr = 0.5;
+  o.job.model.tables.at("item").optimizer.lr = 0.25;
+  o.job.model.backbone.dropout = 0.125;
+  o.job.plan.precision.compute = PrecisionPlan::Compute::kBf16;
+  const auto told = compare_origin(o.job, o.manifest);
+  EXPECT_EQ(told.size(), 5u);
+  EXPECT_THAT(told, testing::Contains(HasSubstr("resumed with dense_optimizer.adamw.lr 0.5, ")));
+  EXPECT_THAT(told, testing::Contains(HasSubstr("resumed with plan.precision bf16, ")));
+  EXPECT_THAT(told, testing::Contains(HasSubstr("resumed with model.backbone.dropout 0.125, ")));
+}
+
+TEST(Resume, WhatIsNoPartOfTheMathematicsIsNot) {
+  Origin o;
+  o.job.run.threads = 3;
+  o.job.run.checkpoint.every = 7;
+  o.job.run.epochs = 9;
+  o.job.run.data.workers = 4;
+  o.job.run.data.log = "moved/a";
+  o.job.log.name = "b";
+  o.job.log.dense = {"price"};
+  o.job.plan.devices = 8;
+  EXPECT_THAT(compare_origin(o.job, o.manifest), IsEmpty());
+  o.job.run.dense_optimizer.decay = "cosine";  // now the end is part of each step's rate
+  EXPECT_EQ(compare_origin(o.job, o.manifest).size(), 2u);
+}
+
+TEST(Resume, AnotherSeedLogOrModelIsRefusedByName) {
+  Origin seed;
+  seed.job.run.seed = 2;
+  EXPECT_EQ(seed.refused(),
+            "seed: the checkpoint of step 20 in runs/a was made with seed 1, this run says 2");
+  Origin log;
+  log.job.log.users = 300;
+  log.job.model.tables.at("item").rows = 401;  // what follows from it is not the news
+  EXPECT_EQ(
+      log.refused(),
+      "data.log: the checkpoint of step 20 in runs/a was made on a log with users 400, logs/a "
+      "has 300; resume with the log it was made on");
+  Origin model;
+  model.job.model.backbone.layers = 9;
+  EXPECT_THAT(model.refused(),
+              HasSubstr("model.backbone.layers: the checkpoint of step 20 in runs/a "
+                        "was made with 2, this run says 9; resume with the model"));
+  Origin optimizer;
+  optimizer.job.model.tables.at("item").optimizer.kind = TableOptimizer::Kind::kSgd;
+  EXPECT_THAT(optimizer.refused(), HasSubstr("model.tables.item.optimizer."));
+}
+
+TEST(Resume, ACheckpointThatKeptNoModelHasItsDigest) {
+  Origin o;
+  o.job.model_digest = "abc";
+  EXPECT_EQ(o.refused(), "");
+  o.manifest.extra.clear();
+  EXPECT_THAT(o.refused(), HasSubstr("another model or another log"));
+}
+
+TEST(Resume, AnotherBatchGoesOnInsideTheEpoch) {
+  Origin o;
+  EXPECT_EQ(resumed_cursor(o.job, o.manifest), o.manifest.cursor);
+  o.job.run.batch = 256;  // 7 x 128 samples were seen: 3.5 steps
+  EXPECT_EQ(resumed_cursor(o.job, o.manifest), (data::Cursor{1, 3, 20}));
+  o.job.run.batch = 100;
+  EXPECT_EQ(resumed_cursor(o.job, o.manifest), (data::Cursor{1, 8, 20}));
+  o.job.run.batch_tokens = 1000;
+  EXPECT_EQ(resumed_cursor(o.job, o.manifest), o.manifest.cursor);
+}
+
+}  // namespace
+}  // namespace tautline::train
