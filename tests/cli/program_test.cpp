@@ -133,6 +133,15 @@ TEST_F(Program, ATypoInAConfigSaysWhereAndWhatIsNear) {
   expect_user_error("train absent.yaml", "cannot read absent.yaml: No such file");
 }
 
+TEST_F(Program, ATimeColumnThatIsNoneIsToldInOneLine) {
+  const std::string log = write("log.csv", "user,item,rating\n1,1,4\n1,2,5\n1,3,3\n2,1,1\n");
+  const std::string build = "data build " + log + " " + (dir_ / "built").string();
+  const Outcome wrong = run(build + " --time rating");
+  EXPECT_EQ(wrong.status, 0);
+  EXPECT_THAT(wrong.error,
+              HasSubstr("\nwarning: all times in the column 'rating' lie before 1971"));
+}
+
 TEST_F(Program, TrainingNeedsALog) {
   expect_user_error("train configs/runs/log.yaml", "data.log is missing");
   expect_user_error("train configs/runs/log.yaml --set data.log=" + (dir_ / "nothing").string(),

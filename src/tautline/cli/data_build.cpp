@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "tautline/base/error.h"
+#include "tautline/base/log.h"
 #include "tautline/base/progress.h"
 #include "tautline/base/text_table.h"
 #include "tautline/base/units.h"
@@ -95,8 +96,10 @@ void print_baselines(const LogStatistics& log) {
 int data_build(const DataBuildOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Progress progress({.title = "build", .total = 1000, .bar = shows_bar(stderr, false)});
-  const LogStatistics log =
-      data::build_log(build_options(options), [&](const data::BuildProgress& at) {
+  std::string doubtful;
+  const LogStatistics log = data::build_log(
+      build_options(options),
+      [&](const data::BuildProgress& at) {
         // Reading takes about 0.6 of the time, writing 0.3, baselines the rest.
         const std::string phase = at.phase;
         const double before = phase == "read" ? 0 : phase == "write" ? 0.6 : 0.9;
@@ -104,8 +107,10 @@ int data_build(const DataBuildOptions& options) {
         const std::string events =
             at.events > 0 ? "  " + rounded_count(static_cast<double>(at.events)) + " events" : "";
         progress.update(static_cast<int64_t>(1000 * (before + share * at.share)), phase + events);
-      });
+      },
+      [&](const std::string& sentence) { doubtful = sentence; });
   progress.finish();
+  if (!doubtful.empty()) Logger().warning(doubtful);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   print_log(log, took.count());
   print_baselines(log);

@@ -19,6 +19,7 @@
 #include "tautline/data/prefetched.h"
 #include "tautline/data/shard.h"
 #include "tautline/data/spill.h"
+#include "tautline/data/times.h"
 #include "tautline/data/vocabulary.h"
 
 namespace tautline::data {
@@ -86,12 +87,14 @@ class Reading {
         ids[c + 1] = token.empty() ? kUnknownId : vocabularies_[c + 1].count(token);
       }
       for (size_t d = 0; d < dense.size(); ++d) dense[d] = batch.dense[d][row];
+      times.add(batch.ticks[row]);
       spill_.add({batch.user[row], batch.ticks[row], ids.data(), dense.data()});
     }
     events += batch.rows;
   }
 
   int64_t events = 0;
+  MajorityVote times;
   std::vector<Vocabulary> take_vocabularies() { return std::move(vocabularies_); }
 
  private:
@@ -182,7 +185,8 @@ std::string scratch_parent(const BuildOptions& options, const Location& out) {
 
 }  // namespace
 
-LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress) {
+LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress,
+                        const std::function<void(const std::string&)>& warn) {
   LogColumns columns = event_columns(options);
   const Location log = open_filesystem(options.log);
   const std::vector<Location> files = log_files(log);
@@ -202,6 +206,7 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   std::vector<Partition> partitions = spill->close();
   spill.reset();
   if (reading.events == 0) throw user_error(log.text, " holds no events");
+  schema.common_ticks = reading.times.candidate();
   folder.begin();
   partitions = split_large(std::move(partitions), options.partition_bytes, shape);
 
@@ -218,6 +223,9 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
       write_shards(partitions, schema, ids, folder, thread_count(options.threads), progress);
   TAUTLINE_INVARIANT(written.events == reading.events,
                      "read " << reading.events << " events, wrote " << written.events);
+  const std::string doubtful = time_warning(
+      {columns.time, written.first_time, written.last_time, written.events, written.common_times});
+  if (warn && !doubtful.empty()) warn(doubtful);
   LogStatistics statistics =
       statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
   statistics.vocabularies = std::move(vocabularies);

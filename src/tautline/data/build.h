@@ -52,8 +52,10 @@ struct BuildProgress {
 };
 using BuildProgressFunction = std::function<void(const BuildProgress&)>;
 
-/// Errors are UserError, one sentence with file, line or row group, column and value.
-LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress = {});
+/// Errors are UserError, one sentence with file, line or row group, column and value. `warn` gets one
+/// sentence where the times are unlike any log's (times.h).
+LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction& progress = {},
+                        const std::function<void(const std::string&)>& warn = {});
 
 /// "s", "ms", "us", "ns".
 TimeUnit time_unit_from(const std::string& text);

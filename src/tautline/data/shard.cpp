@@ -150,15 +150,17 @@ std::shared_ptr<parquet::WriterProperties> writer_properties() {
   return builder.build();
 }
 
-ShardSummary shape_of(const Events& events, int64_t ticks_per_second) {
+ShardSummary shape_of(const Events& events, const ShardSchema& schema) {
   ShardSummary shape;
   shape.users = events.users.size();
   shape.events = static_cast<int64_t>(events.user.size());
   for (size_t u = 0; u + 1 < events.begin.size(); ++u)
     shape.lengths.add(events.begin[u + 1] - events.begin[u]);
   for (int64_t ticks : events.ticks) {
-    shape.first_time = std::min(shape.first_time, floor_divide(ticks, ticks_per_second));
-    shape.last_time = std::max(shape.last_time, floor_divide(ticks, ticks_per_second));
+    const int64_t seconds = floor_divide(ticks, schema.ticks_per_second);
+    shape.first_time = std::min(shape.first_time, seconds);
+    shape.last_time = std::max(shape.last_time, seconds);
+    shape.common_times += ticks == schema.common_ticks;
   }
   return shape;
 }
@@ -188,7 +190,7 @@ ShardSummary write_shard(const Partition& partition, const ShardSchema& schema,
   }
   check(writer->Close(), "cannot write ", file.text);
   check(sink->Close(), "cannot write ", file.text);
-  return shape_of(events, schema.ticks_per_second);
+  return shape_of(events, schema);
 }
 
 }  // namespace tautline::data

@@ -18,6 +18,7 @@ struct ShardSchema {
   std::vector<std::string> ids = {"item"};  // item, then categorical columns
   std::vector<std::string> dense;
   int64_t ticks_per_second = 1;
+  int64_t common_ticks = 0;  // how many events have this time is counted
 };
 
 /// final_ids[column][provisional id] = vocabulary id; absent (0 in the spill) stays 0.

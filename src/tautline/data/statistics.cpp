@@ -76,6 +76,7 @@ void ShardSummary::merge(const ShardSummary& other) {
   events += other.events;
   first_time = std::min(first_time, other.first_time);
   last_time = std::max(last_time, other.last_time);
+  common_times += other.common_times;
   lengths.merge(other.lengths);
 }
 

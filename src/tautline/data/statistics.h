@@ -33,6 +33,7 @@ struct ShardSummary {
   int64_t users = 0, events = 0;
   int64_t first_time = std::numeric_limits<int64_t>::max();  // seconds
   int64_t last_time = std::numeric_limits<int64_t>::min();
+  int64_t common_times = 0;  // events at ShardSchema::common_ticks
   LengthHistogram lengths;
   void merge(const ShardSummary& other);
 };
