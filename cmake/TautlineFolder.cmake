@@ -69,7 +69,7 @@ function(tautline_folder name)
   if(tests)
     add_executable(test_${name} ${tests})
     target_link_libraries(test_${name} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}> GTest::gtest_main
-                          GTest::gmock)
+                          GTest::gmock ${TAUTLINE_RAPIDCHECK})
     target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(test_${name} PRIVATE TAUTLINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                TAUTLINE_BINARY_DIR="${CMAKE_BINARY_DIR}")

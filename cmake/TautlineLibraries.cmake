@@ -11,6 +11,7 @@ find_package(nlohmann_json REQUIRED)
 
 if(TAUTLINE_TESTS)
   find_package(GTest REQUIRED)
+  find_library(TAUTLINE_RAPIDCHECK rapidcheck REQUIRED)
 endif()
 
 if(NOT TAUTLINE_TORCH)

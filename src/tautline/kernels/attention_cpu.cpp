@@ -1,177 +1,37 @@
-// attention.h on the CPU.
-//
-// A task is one head of one sequence. Its keys and values are packed once, transposed, so that a
-// vector lane is a key: scores of kRows queries against kLanes keys are outer products held in
-// registers. Queries go in groups of kRows; keys in tiles of kTile, whose scores stay in cache;
-// between tiles the running maximum rescales (Milakov & Gimelshein 2018), so memory does not grow
-// with length. The backward packs v transposed too and accumulates d_k and d_v of the task in FP32.
-#include <algorithm>
+// attention.h on the CPU; its pieces are in attention_tile_cpu.h. Between tiles of keys the running
+// maximum rescales (Milakov & Gimelshein 2018), so memory does not grow with length.
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "tautline/kernels/attention.h"
-#include "tautline/kernels/simd.h"
+#include "tautline/kernels/attention_tile_cpu.h"
 
 namespace tautline::kernels::TAUTLINE_ISA {
 namespace {
 
-constexpr int kRows = 4;
-constexpr int64_t kTile = 512;  // keys; a multiple of kLanes
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/// One growing block of aligned memory for all tasks of a call.
-class Workspace {
- public:
-  ~Workspace() { std::free(data_); }
-  void reserve(int64_t floats_needed) {
-    if (floats_needed > size_) {
-      std::free(data_);
-      size_ = floats_needed;
-      data_ = static_cast<float*>(std::aligned_alloc(64, round_up(floats_needed * 4, 64)));
-    }
-    used_ = 0;
-  }
-  float* take(int64_t n) {
-    float* result = data_ + used_;
-    used_ += round_up(n, 16);
-    return result;
-  }
-
- private:
-  float* data_ = nullptr;
-  int64_t size_ = 0, used_ = 0;
-};
-
-/// One task: pointers at (first token, head), and packed copies.
-struct Task {
-  const float *q, *k, *v;
-  int64_t nq, nk, dim, padded_dim, padded_nk;
-  int64_t first_q, head;
-  float *keys_t, *values, *values_t, *keys;  // [dim, padded_nk], [nk, padded_dim] and so on
-  int64_t keys_of(int64_t i, bool causal) const {
-    return causal ? std::clamp<int64_t>(i + 1 + nk - nq, 0, nk) : nk;
-  }
-};
-
-const float* row(const HeadsView& view, int64_t token, int64_t head) {
-  return floats(view.data) + token * view.token_stride + head * view.head_stride;
-}
-float* row_out(const HeadsView& view, int64_t token, int64_t head) {
-  return floats(view.data) + token * view.token_stride + head * view.head_stride;
-}
-
-void pack_transposed(const float* in, int64_t stride, int64_t n, int64_t dim, int64_t padded_n,
-                     float* out) {
-  for (int64_t d = 0; d < dim; ++d) {
-    float* line = out + d * padded_n;
-    for (int64_t j = 0; j < n; ++j) line[j] = in[j * stride + d];
-    std::fill_n(line + n, padded_n - n, 0.0f);
-  }
-}
-void pack_rows(const float* in, int64_t stride, int64_t n, int64_t dim, int64_t padded_dim,
-               float* out) {
-  for (int64_t j = 0; j < n; ++j) {
-    std::memcpy(out + j * padded_dim, in + j * stride, dim * sizeof(float));
-    std::fill_n(out + j * padded_dim + dim, padded_dim - dim, 0.0f);
-  }
-}
-
-Task make_task(const JaggedAttention& p, int64_t index, bool backward, Workspace& workspace) {
-  const int64_t b = index / p.heads, head = index % p.heads;
-  Task t{};
-  t.first_q = p.q_offsets[b];
-  t.head = head;
-  t.nq = p.q_offsets[b + 1] - t.first_q;
-  t.nk = p.k_offsets[b + 1] - p.k_offsets[b];
-  t.dim = p.head_dim;
-  t.padded_dim = round_up(t.dim, kLanes);
-  t.padded_nk = round_up(t.nk, kLanes);
-  t.q = row(p.q, t.first_q, head);
-  t.k = row(p.k, p.k_offsets[b], head);
-  t.v = row(p.v, p.k_offsets[b], head);
-  const int64_t transposed = round_up(t.dim * t.padded_nk, 16);
-  const int64_t rows = round_up(t.nk * t.padded_dim, 16);
-  const int64_t group = kRows * (2 * kTile + 6 * t.padded_dim) + 64;
-  workspace.reserve(backward ? 2 * transposed + 3 * rows + group : transposed + rows + group);
-  t.keys_t = workspace.take(transposed);
-  pack_transposed(t.k, p.k.token_stride, t.nk, t.dim, t.padded_nk, t.keys_t);
-  if (backward) {
-    t.values_t = workspace.take(transposed);
-    pack_transposed(t.v, p.v.token_stride, t.nk, t.dim, t.padded_nk, t.values_t);
-    t.keys = workspace.take(rows);
-    pack_rows(t.k, p.k.token_stride, t.nk, t.dim, t.padded_dim, t.keys);
-  } else {
-    t.values = workspace.take(rows);
-    pack_rows(t.v, p.v.token_stride, t.nk, t.dim, t.padded_dim, t.values);
-  }
-  return t;
-}
-
-/// out[r][j] = sum_d a[r][d] * b_t[d][first + j] for j < count (rounded up to lanes).
-void outer_products(const float* const a[kRows], const float* b_t, int64_t padded_n, int64_t dim,
-                    int64_t first, int64_t count, float* out) {
-  for (int64_t j = 0; j < count; j += kLanes) {
-    Vf sum[kRows] = {};
-    for (int64_t d = 0; d < dim; ++d) {
-      const Vf column = load(b_t + d * padded_n + first + j);
-      for (int r = 0; r < kRows; ++r) sum[r] += a[r][d] * column;
-    }
-    for (int r = 0; r < kRows; ++r) store(out + r * kTile + j, sum[r]);
-  }
-}
-
-/// out[r][:] += sum_j weight[r][j] * rows[j][:], kRows accumulators of one vector of channels.
-void add_weighted_rows(const float* weight, const float* rows, int64_t count, int64_t padded_dim,
-                       float* out) {
-  for (int64_t d = 0; d < padded_dim; d += kLanes) {
-    Vf sum[kRows];
-    for (int r = 0; r < kRows; ++r) sum[r] = load(out + r * padded_dim + d);
-    for (int64_t j = 0; j < count; ++j) {
-      const Vf value = load(rows + j * padded_dim + d);
-      for (int r = 0; r < kRows; ++r) sum[r] += weight[r * kTile + j] * value;
-    }
-    for (int r = 0; r < kRows; ++r) store(out + r * padded_dim + d, sum[r]);
-  }
-}
-
-/// The kRows queries from i; past the end the last query stands in, and its results are dropped.
-struct Group {
-  const float* query[kRows];
-  int64_t keys[kRows];  // how many keys each sees; 0 for stand-ins
-  int64_t rows, most;
-};
-Group make_group(const JaggedAttention& p, const Task& t, int64_t i) {
-  Group g{};
-  g.rows = std::min<int64_t>(kRows, t.nq - i);
-  for (int64_t r = 0; r < kRows; ++r) {
-    const int64_t query = std::min(i + r, t.nq - 1);
-    g.query[r] = t.q + query * p.q.token_stride;
-    g.keys[r] = r < g.rows ? t.keys_of(query, p.causal) : 0;
-    g.most = std::max(g.most, g.keys[r]);
-  }
-  return g;
-}
-
 /// Scores of one tile to exp(score - max), with the running maximum, sum and output rescaled.
-void online_softmax(float* score, int64_t visible, int64_t count, float scale, float& max,
-                    float& sum, float* o, int64_t padded_dim) {
-  visible = std::clamp<int64_t>(visible, 0, count);
-  Vf highest = splat(-kInfinity);
-  for_lanes(visible, [&](int64_t j, int n) {
-    highest = vmax(load_some(score + j, n, -kInfinity) * scale, highest);
-  });
-  const float new_max = std::max(max, visible > 0 ? reduce_max(highest) : -kInfinity);
-  if (visible > 0) {
+void online_softmax(float* score, const Span& s, float scale, float& max, float& sum, float* o,
+                    int64_t padded_dim) {
+  if (s.last > s.first) {
+    if (s.start < s.first) {
+      for_span(s, [&](int64_t j, int) { store(score + j, load(score + j) * scale); });
+      scale = 1.0f;
+      std::fill(score + s.start, score + s.first, -kInfinity);
+    }
+    Vf highest = splat(-kInfinity);
+    for_span(s, [&](int64_t j, int n) {
+      highest = vmax(load_some(score + j, n, -kInfinity) * scale, highest);
+    });
+    const float new_max = std::max(max, reduce_max(highest));
     if (max > -kInfinity && new_max > max) {
       const float shrink = vexp(splat(max - new_max))[0];
       sum *= shrink;
       for (int64_t d = 0; d < padded_dim; d += kLanes) store(o + d, load(o + d) * shrink);
     }
     Vf total{};
-    for_lanes(visible, [&](int64_t j, int n) {
+    for_span(s, [&](int64_t j, int n) {
       Vf e = vexp(load(score + j) * scale - new_max);
       for (int lane = n; lane < kLanes; ++lane) e[lane] = 0.0f;
       total += e;
@@ -180,101 +40,84 @@ void online_softmax(float* score, int64_t visible, int64_t count, float scale, f
     sum += reduce_add(total);
     max = new_max;
   }
-  for (int64_t j = round_up(visible, kLanes); j < count; ++j) score[j] = 0.0f;
+  clear_outside(s, score);
 }
 
-void forward_group(const JaggedAttention& p, const Task& t, int64_t i, float* score, float* o) {
-  const Group g = make_group(p, t, i);
+void forward_group(const JaggedAttention& p, const Task& t, const Group& g, const BiasRows* bias,
+                   float* score, float* o) {
   float max[kRows], sum[kRows] = {};
   std::fill_n(max, kRows, -kInfinity);
-  std::fill_n(o, kRows * t.padded_dim, 0.0f);
-  for (int64_t first = 0; first < g.most; first += kTile) {
-    const int64_t count = std::min(kTile, g.most - first);
-    outer_products(g.query, t.keys_t, t.padded_nk, t.dim, first, count, score);
-    for (int r = 0; r < kRows; ++r)
-      online_softmax(score + r * kTile, g.keys[r] - first, count, static_cast<float>(p.scale),
-                     max[r], sum[r], o + r * t.padded_dim, t.padded_dim);
-    add_weighted_rows(score, t.values + first * t.padded_dim, count, t.padded_dim, o);
+  std::fill_n(o, kRows * t.padded_value_dim, 0.0f);
+  const auto scale = static_cast<float>(p.scale);
+  for (int64_t tile = g.from; tile < g.to; tile += kTile) {
+    const int64_t count = std::min(kTile, g.to - tile);
+    outer_products(g.query, t.keys_t, t.padded_nk, t.dim, tile, count, score);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const Span s = span_of(g.keys[r], tile, count);
+      if (bias) add_bias(*bias, g.i + r, tile, s, scale, score + r * kTile);
+      online_softmax(score + r * kTile, s, bias ? 1.0f : scale, max[r], sum[r],
+                     o + r * t.padded_value_dim, t.padded_value_dim);
+    }
+    add_weighted_rows(score, t.values + tile * t.padded_value_dim, count, t.padded_value_dim, o);
   }
   for (int64_t r = 0; r < g.rows; ++r) {
     const float inverse = sum[r] > 0.0f ? 1.0f / sum[r] : 0.0f * sum[r];
-    float* out = row_out(p.o, t.first_q + i + r, t.head);
-    for_lanes(t.dim, [&](int64_t d, int n) {
-      store_some(out + d, load(o + r * t.padded_dim + d) * inverse, n);
+    float* out = row_out(p.o, t.first_row + g.i + r, g.head);
+    for_lanes(t.value_dim, [&](int64_t d, int n) {
+      store_some(out + d, load(o + r * t.padded_value_dim + d) * inverse, n);
     });
-    p.lse[t.head * p.q_tokens + t.first_q + i + r] = max[r] + std::log(sum[r]);
+    p.lse[g.head * p.rows + t.first_row + g.i + r] = max[r] + std::log(sum[r]);
   }
 }
 
-/// P and dS of one tile, in place over the scores and the products d_o . v.
-void score_gradients(float* score, float* product, int64_t visible, int64_t count, float scale,
+/// P and d_score * scale_out of one tile, in place over the scores and the products d_o . v.
+void score_gradients(float* score, float* product, const Span& s, float scale, float scale_out,
                      float lse, float delta) {
-  visible = std::clamp<int64_t>(visible, 0, count);
-  for_lanes(visible, [&](int64_t j, int n) {
+  for_span(s, [&](int64_t j, int n) {
     Vf probability = vexp(load(score + j) * scale - lse);
     for (int lane = n; lane < kLanes; ++lane) probability[lane] = 0.0f;
     store(score + j, probability);
-    store(product + j, probability * (load(product + j) - delta) * scale);
+    store(product + j, probability * (load(product + j) - delta) * scale_out);
   });
-  for (int64_t j = round_up(visible, kLanes); j < count; ++j) score[j] = product[j] = 0.0f;
+  clear_outside(s, score);
+  clear_outside(s, product);
 }
 
-/// out[j][:] += sum_r weight[r][j] * a[r][:]
-void add_outer(const float* weight, const float* a, int64_t count, int64_t padded_dim, float* out) {
-  for (int64_t d = 0; d < padded_dim; d += kLanes) {
-    Vf value[kRows];
-    for (int r = 0; r < kRows; ++r) value[r] = load(a + r * padded_dim + d);
-    for (int64_t j = 0; j < count; ++j) {
-      Vf sum = load(out + j * padded_dim + d);
-      for (int r = 0; r < kRows; ++r) sum += weight[r * kTile + j] * value[r];
-      store(out + j * padded_dim + d, sum);
-    }
-  }
-}
-
-struct BackwardMemory {
-  float *score, *product, *query, *d_out, *d_query, *d_keys, *d_values;
-};
-
-void backward_group(const JaggedAttention& p, const Task& t, int64_t i, const BackwardMemory& m) {
-  const Group g = make_group(p, t, i);
+void backward_group(const JaggedAttention& p, const Task& t, const Group& g, const BiasRows* bias,
+                    const BackwardMemory& m, TimeSums& time) {
   const float* d_out_rows[kRows];
   float lse[kRows], delta[kRows];
-  std::fill_n(m.d_query, kRows * t.padded_dim, 0.0f);
-  std::fill_n(m.query, kRows * t.padded_dim, 0.0f);
-  std::fill_n(m.d_out, kRows * t.padded_dim, 0.0f);
+  load_group(p, t, g, d_out_rows, m);
   for (int64_t r = 0; r < kRows; ++r) {
-    const int64_t token = t.first_q + std::min(i + r, t.nq - 1);
-    d_out_rows[r] = row(p.d_o, token, t.head);
-    lse[r] = p.lse[t.head * p.q_tokens + token];
+    const int64_t token = t.first_row + std::min(g.i + r, t.nq - 1);
+    lse[r] = p.lse[g.head * p.rows + token];
     Vf total{};
-    const float* o = row(p.o, token, t.head);
-    for_lanes(t.dim, [&](int64_t d, int n) {
+    const float* o = row(p.o, token, g.head);
+    for_lanes(t.value_dim, [&](int64_t d, int n) {
       total += load_some(o + d, n) * load_some(d_out_rows[r] + d, n);
     });
     delta[r] = reduce_add(total);
-    std::memcpy(m.query + r * t.padded_dim, g.query[r], t.dim * sizeof(float));
-    std::memcpy(m.d_out + r * t.padded_dim, d_out_rows[r], t.dim * sizeof(float));
   }
-  for (int64_t first = 0; first < g.most; first += kTile) {
-    const int64_t count = std::min(kTile, g.most - first);
-    outer_products(g.query, t.keys_t, t.padded_nk, t.dim, first, count, m.score);
-    outer_products(d_out_rows, t.values_t, t.padded_nk, t.dim, first, count, m.product);
-    for (int r = 0; r < kRows; ++r)
-      score_gradients(m.score + r * kTile, m.product + r * kTile, g.keys[r] - first, count,
-                      static_cast<float>(p.scale), lse[r], delta[r]);
-    add_weighted_rows(m.product, t.keys + first * t.padded_dim, count, t.padded_dim, m.d_query);
-    add_outer(m.product, m.query, count, t.padded_dim, m.d_keys + first * t.padded_dim);
-    add_outer(m.score, m.d_out, count, t.padded_dim, m.d_values + first * t.padded_dim);
+  const auto scale = static_cast<float>(p.scale);
+  for (int64_t tile = g.from; tile < g.to; tile += kTile) {
+    const int64_t count = std::min(kTile, g.to - tile);
+    outer_products(g.query, t.keys_t, t.padded_nk, t.dim, tile, count, m.score);
+    outer_products(d_out_rows, t.values_t, t.padded_nk, t.value_dim, tile, count, m.product);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const Span s = span_of(g.keys[r], tile, count);
+      float *score = m.score + r * kTile, *product = m.product + r * kTile;
+      if (!bias) {
+        score_gradients(score, product, s, scale, scale, lse[r], delta[r]);
+        continue;
+      }
+      add_bias(*bias, g.i + r, tile, s, scale, score);
+      score_gradients(score, product, s, 1.0f, 1.0f, lse[r], delta[r]);
+      add_bias_gradient(*bias, g.i + r, tile, s, product, time.sum);
+      for_span(s, [&](int64_t j, int) { store(product + j, load(product + j) * scale); });
+    }
+    add_tile_gradients(t, tile, count, m);
   }
-  for (int64_t r = 0; r < g.rows; ++r)
-    std::memcpy(row_out(p.d_q, t.first_q + i + r, t.head), m.d_query + r * t.padded_dim,
-                t.dim * sizeof(float));
-}
-
-void copy_out(const HeadsView& view, int64_t first, const Task& t, const float* rows) {
-  for (int64_t j = 0; j < t.nk; ++j)
-    std::memcpy(row_out(view, first + j, t.head), rows + j * t.padded_dim, t.dim * sizeof(float));
+  store_d_query(p, t, g, m.d_query);
 }
 
 }  // namespace
@@ -284,25 +127,79 @@ void jagged_attention_forward_cpu(const JaggedAttention& p, int64_t begin, int64
   for (int64_t index = begin; index < end; ++index) {
     const Task t = make_task(p, index, false, workspace);
     float* score = workspace.take(kRows * kTile);
-    float* o = workspace.take(kRows * t.padded_dim);
-    for (int64_t i = 0; i < t.nq; i += kRows) forward_group(p, t, i, score, o);
+    float* o = workspace.take(kRows * t.padded_value_dim);
+    float* line = p.bias.any() ? workspace.take(t.nq + t.nk) : nullptr;
+    for (int64_t head = t.first_head; head < t.first_head + t.heads; ++head) {
+      BiasRows bias;
+      if (line) bias = make_bias_rows(p, t, head, line);
+      for (int64_t i = 0; i < t.nq; i += kRows)
+        forward_group(p, t, make_group(p, t, head, i), line ? &bias : nullptr, score, o);
+    }
   }
 }
 
 void jagged_attention_backward_cpu(const JaggedAttention& p, int64_t begin, int64_t end) {
   Workspace workspace;
+  TimeSums time(p.bias);
   for (int64_t index = begin; index < end; ++index) {
     const Task t = make_task(p, index, true, workspace);
-    const int64_t group = kRows * t.padded_dim, rows = t.nk * t.padded_dim;
-    BackwardMemory m{workspace.take(kRows * kTile), workspace.take(kRows * kTile),
-                     workspace.take(group),         workspace.take(group),
-                     workspace.take(group),         workspace.take(rows),
-                     workspace.take(rows)};
-    std::fill_n(m.d_keys, rows, 0.0f);
-    std::fill_n(m.d_values, rows, 0.0f);
-    for (int64_t i = 0; i < t.nq; i += kRows) backward_group(p, t, i, m);
-    copy_out(p.d_k, p.k_offsets[index / p.heads], t, m.d_keys);
-    copy_out(p.d_v, p.k_offsets[index / p.heads], t, m.d_values);
+    const BackwardMemory m = take_backward_memory(t, p.bias.any(), workspace);
+    for (int64_t head = t.first_head; head < t.first_head + t.heads; ++head) {
+      BiasRows bias;
+      if (m.line) bias = make_bias_rows(p, t, head, m.line);
+      for (int64_t i = 0; i < t.nq; i += kRows)
+        backward_group(p, t, make_group(p, t, head, i), m.line ? &bias : nullptr, m, time);
+      if (bias.d_time) time.move_to(bias.d_time);
+    }
+    store_d_keys(p, t, m);
+  }
+}
+
+void attention_bias_finish_cpu(const AttentionProblem& p, int64_t begin, int64_t end) {
+  const AttentionBias& b = p.bias;
+  const int64_t positions = position_tables(p);
+  const int64_t width = std::max(2 * b.distances - 1, b.time_buckets);
+  auto* sum = static_cast<double*>(std::malloc(std::max<int64_t>(1, width) * sizeof(double)));
+  for (int64_t table = begin; table < end; ++table) {
+    const bool position = table < positions;
+    const int64_t index = position ? table : table - positions;
+    const int64_t entries = position ? 2 * b.distances - 1 : b.time_buckets;
+    const bool shared = (position ? b.position_stride : b.time_stride) == 0;
+    std::fill_n(sum, entries, 0.0);
+    for (int64_t s = 0; s < p.sequences; ++s) {
+      for (int64_t head = shared ? 0 : index; head < (shared ? p.heads : index + 1); ++head) {
+        if (!position) {
+          const float* partial = b.time_partial + (head * p.sequences + s) * entries;
+          for (int64_t n = 0; n < entries; ++n) sum[n] += partial[n];
+          continue;
+        }
+        const int64_t nk = p.k_offsets[s + 1] - p.k_offsets[s], far = b.distances - 1;
+        const int64_t nq = p.q_offsets ? p.q_offsets[s + 1] - p.q_offsets[s] : p.max_q;
+        const int64_t row = p.q_offsets ? p.q_offsets[s] : s * nq;
+        if (nq == 0 || nk == 0) continue;
+        const float* partial =
+            b.position_partial + head * (p.rows + p.k_tokens) + row + p.k_offsets[s];
+        for (int64_t u = 0; u < nq + nk - 1; ++u)
+          sum[far + clamp_to(nk - 1 - u, -far, far)] += partial[u];
+      }
+    }
+    float* out =
+        position ? b.d_position + index * b.position_stride : b.d_time + index * b.time_stride;
+    for (int64_t n = 0; n < entries; ++n) out[n] = static_cast<float>(sum[n]);
+  }
+  std::free(sum);
+}
+
+void broadcast_query_finish_cpu(const float* partial, int64_t sequences, int64_t columns,
+                                float* sum, int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = 256;
+  double total[kColumns];
+  for (int64_t first = begin; first < end; first += kColumns) {
+    const int64_t count = std::min(kColumns, end - first);
+    std::fill_n(total, count, 0.0);
+    for (int64_t s = 0; s < sequences; ++s)
+      for (int64_t c = 0; c < count; ++c) total[c] += partial[s * columns + first + c];
+    for (int64_t c = 0; c < count; ++c) sum[first + c] = static_cast<float>(total[c]);
   }
 }
 

@@ -1,5 +1,5 @@
 // jagged_attention: our kernel on the CPU; on CUDA libtorch's variable-length FlashAttention-2
-// (bf16 and fp16), until our own stands behind the same function.
+// (bf16 and fp16) for what that knows, until our own stands behind the same function.
 #include "tautline/kernels/attention.h"
 
 #include <ATen/ops/_flash_attention_backward.h>
@@ -9,153 +9,145 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
-#include "tautline/ops/ops.h"
-#include "tautline/ops/support.h"
+#include "tautline/ops/attention_arguments.h"
 
 namespace tautline::ops {
 namespace {
 
 using Pair = std::tuple<Tensor, Tensor>;
-using Three = std::tuple<Tensor, Tensor, Tensor>;
+constexpr std::string_view kName = "jagged_attention";
 
-void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
-           const Tensor& k_offsets) {
-  if (q.dim() != 3 || k.dim() != 3 || k.sizes() != v.sizes() || q.size(1) != k.size(1) ||
-      q.size(2) != k.size(2))
-    throw user_error("jagged_attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
-                     " are not [Tq, H, D], [Tk, H, D], [Tk, H, D]");
-  if (q_offsets.dim() != 1 || q_offsets.sizes() != k_offsets.sizes() || q_offsets.numel() < 1)
-    throw user_error("jagged_attention: offsets ", q_offsets.sizes(), " and ", k_offsets.sizes(),
-                     " are not both [B + 1]");
-  if (q.is_cpu()) {
-    check_offsets(q_offsets, q.size(0));
-    check_offsets(k_offsets, k.size(0));
-  } else if (q.scalar_type() == at::kFloat) {
-    throw user_error("jagged_attention: float32 on CUDA; bfloat16 or float16 is needed");
-  }
+void check(const AttentionArguments& a, double scale) {
+  ops::check(a, kName);
+  if (!(scale >= 0 && scale < INFINITY))
+    throw user_error(kName, ": scale ", scale, " is not a number from 0");
+  if (a.q.is_cpu()) return;
+  if (a.q.scalar_type() == at::kFloat)
+    throw user_error(kName, ": float32 on CUDA; bfloat16 or float16 is needed");
+  if (!a.q_offsets || a.q.size(1) != a.k.size(1) || a.q.size(2) != a.v.size(2) ||
+      a.window_left >= 0 || a.window_right >= 0 || a.position_bias || a.time_bias)
+    throw user_error(kName,
+                     ": windows, biases, grouped heads, broadcast queries and values of another "
+                     "width than keys are for CPU tensors only; CUDA has no kernel for them yet");
 }
 
-/// FP32 with unit stride along D: a view of the input wherever that is possible.
-Tensor heads_readable(const Tensor& x) {
-  const Tensor f = x.to(at::kFloat);
-  return f.stride(2) == 1 || f.size(2) == 1 ? f : f.contiguous();
-}
-kernels::HeadsView view(const Tensor& x) {
-  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1)};
+Pair flash_forward(const AttentionArguments& a, double scale) {
+  const Tensor& q = a.q;
+  if (q.numel() == 0 || a.k.numel() == 0)
+    return {at::zeros(q.sizes(), q.options()), at::zeros({q.size(1), q.size(0)}, float_like(q))};
+  auto [o, lse, rng, unused, debug] =
+      at::_flash_attention_forward(q, a.k, a.v, a.q_offsets->to(at::kInt), a.k_offsets.to(at::kInt),
+                                   a.max_q, a.max_k, 0.0, a.causal, false, scale);
+  return {o, lse};
 }
 
-kernels::JaggedAttention make_params(const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const Tensor& q_offsets, const Tensor& k_offsets,
-                                     int64_t max_q, int64_t max_k, bool causal, double scale) {
+AttentionGradients flash_backward(const AttentionArguments& a, const Tensor& d_o, const Tensor& o,
+                                  const Tensor& lse, double scale) {
+  const Tensor none = at::empty({0}, float_like(a.q));
+  if (a.q.numel() == 0 || a.k.numel() == 0)
+    return {at::zeros(a.q.sizes(), a.q.options()), at::zeros(a.k.sizes(), a.k.options()),
+            at::zeros(a.v.sizes(), a.v.options()), none, none};
+  const Tensor rng = at::zeros({2}, a.q.options().dtype(at::kUInt64));
+  const auto [d_q, d_k, d_v] = at::_flash_attention_backward(
+      d_o.contiguous(), a.q, a.k, a.v, o, lse, a.q_offsets->to(at::kInt), a.k_offsets.to(at::kInt),
+      a.max_q, a.max_k, 0.0, a.causal, rng, at::empty({0}, a.q.options()), scale);
+  return {d_q, d_k, d_v, none, none};
+}
+
+/// (o, lse [H, rows])
+Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                       int64_t max_k, bool causal, double scale, int64_t window_left,
+                       int64_t window_right, const OptionalTensor& position_bias,
+                       const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                       const OptionalTensor& k_time) {
+  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
+                             max_k,  causal, window_left, window_right, position_bias, time_bias,
+                             q_time, k_time};
+  check(a, scale);
+  if (!q.is_cpu()) return flash_forward(a, scale);
+  const AttentionTensors tensors(a);
   kernels::JaggedAttention p;
-  p.q = view(q);
-  p.k = view(k);
-  p.v = view(v);
-  p.q_offsets = q_offsets.const_data_ptr<int64_t>();
-  p.k_offsets = k_offsets.const_data_ptr<int64_t>();
-  p.sequences = q_offsets.numel() - 1;
-  p.heads = q.size(1);
-  p.head_dim = q.size(2);
-  p.q_tokens = q.size(0);
-  p.k_tokens = k.size(0);
-  p.max_q = max_q;
-  p.max_k = max_k;
-  p.causal = causal;
+  tensors.fill(p);
   p.scale = scale;
-  p.element = element_of(q);
-  return p;
-}
-
-/// Elements of one task of the CPU kernel, for the grain: scores of a mean sequence.
-int64_t task_cost(const kernels::JaggedAttention& p) {
-  const int64_t sequences = std::max<int64_t>(1, p.sequences);
-  return (p.q_tokens / sequences + 1) * (p.k_tokens / sequences + 16) * 8;
-}
-
-/// (o, lse [H, Tq])
-Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
-                       const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
-                       double scale) {
-  check(q, k, v, q_offsets, k_offsets);
-  if (!q.is_cpu()) {
-    if (q.numel() == 0 || k.numel() == 0)
-      return {at::zeros(q.sizes(), q.options()), at::zeros({q.size(1), q.size(0)}, float_like(q))};
-    auto [o, lse, rng, unused, debug] =
-        at::_flash_attention_forward(q, k, v, q_offsets.to(at::kInt), k_offsets.to(at::kInt), max_q,
-                                     max_k, 0.0, causal, false, scale);
-    return {o, lse};
-  }
-  const Tensor fq = heads_readable(q), fk = heads_readable(k), fv = heads_readable(v);
-  const Tensor qo = q_offsets.contiguous(), ko = k_offsets.contiguous();
-  Tensor o = at::empty(q.sizes(), float_like(q));
-  Tensor lse = at::empty({q.size(1), q.size(0)}, float_like(q));
-  auto p = make_params(fq, fk, fv, qo, ko, max_q, max_k, causal, scale);
-  p.o = view(o);
+  Tensor o = at::empty({p.rows, p.heads, p.value_dim}, float_like(q));
+  Tensor lse = at::empty({p.heads, p.rows}, float_like(q));
+  p.o = heads_view(o);
   p.lse = lse.mutable_data_ptr<float>();
-  parallel(p.sequences * p.heads, task_cost(p),
+  parallel(p.sequences * p.kv_heads, task_cost(p),
            [&](int64_t i, int64_t j) { kernels::jagged_attention_forward_cpu(p, i, j); });
   return {o.to(q.scalar_type()), lse};
 }
 
-Three attention_backward(const Tensor& d_o, const Tensor& q, const Tensor& k, const Tensor& v,
-                         const Tensor& o, const Tensor& lse, const Tensor& q_offsets,
-                         const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
-                         double scale) {
-  if (!q.is_cpu()) {
-    if (q.numel() == 0 || k.numel() == 0)
-      return {at::zeros(q.sizes(), q.options()), at::zeros(k.sizes(), k.options()),
-              at::zeros(v.sizes(), v.options())};
-    const Tensor rng = at::zeros({2}, q.options().dtype(at::kUInt64));
-    return at::_flash_attention_backward(d_o.contiguous(), q, k, v, o, lse, q_offsets.to(at::kInt),
-                                         k_offsets.to(at::kInt), max_q, max_k, 0.0, causal, rng,
-                                         at::empty({0}, q.options()), scale);
-  }
-  const Tensor fq = heads_readable(q), fk = heads_readable(k), fv = heads_readable(v);
-  const Tensor qo = q_offsets.contiguous(), ko = k_offsets.contiguous();
-  const Tensor fo = heads_readable(o), fd = heads_readable(d_o);
-  auto p = make_params(fq, fk, fv, qo, ko, max_q, max_k, causal, scale);
-  Tensor d_q = at::empty(q.sizes(), float_like(q)), d_k = at::empty(k.sizes(), float_like(q));
-  Tensor d_v = at::empty(v.sizes(), float_like(q));
-  p.o = view(fo);
+AttentionGradients attention_backward(const Tensor& d_o, const Tensor& o, const Tensor& lse,
+                                      const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const OptionalTensor& q_offsets, const Tensor& k_offsets,
+                                      int64_t max_q, int64_t max_k, bool causal, double scale,
+                                      int64_t window_left, int64_t window_right,
+                                      const OptionalTensor& position_bias,
+                                      const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                                      const OptionalTensor& k_time) {
+  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
+                             max_k,  causal, window_left, window_right, position_bias, time_bias,
+                             q_time, k_time};
+  if (!q.is_cpu()) return flash_backward(a, d_o, o, lse, scale);
+  const AttentionTensors tensors(a);
+  kernels::JaggedAttention p;
+  tensors.fill(p);
+  p.scale = scale;
+  const Tensor fo = heads_readable(o);
+  p.o = heads_view(fo);
   p.lse = const_cast<float*>(lse.const_data_ptr<float>());
-  p.d_o = view(fd);
-  p.d_q = view(d_q);
-  p.d_k = view(d_k);
-  p.d_v = view(d_v);
-  parallel(p.sequences * p.heads, 2 * task_cost(p),
+  AttentionGradientTensors gradients(a, d_o, p);
+  parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
            [&](int64_t i, int64_t j) { kernels::jagged_attention_backward_cpu(p, i, j); });
-  const auto type = q.scalar_type();
-  return {d_q.to(type), d_k.to(type), d_v.to(type)};
+  return gradients.finish();
 }
 
-Tensor like(const Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); }
-Pair forward_meta(const Tensor& q, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                  int64_t, int64_t, bool, double) {
-  return {like(q), at::empty_symint({q.sym_size(1), q.sym_size(0)}, float_like(q))};
+Pair forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,
+                  const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                  int64_t max_k, bool causal, double, int64_t window_left, int64_t window_right,
+                  const OptionalTensor& position_bias, const OptionalTensor& time_bias,
+                  const OptionalTensor& q_time, const OptionalTensor& k_time) {
+  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
+                             max_k,  causal, window_left, window_right, position_bias, time_bias,
+                             q_time, k_time};
+  return {at::empty_symint({a.rows(), q.sym_size(1), v.sym_size(2)}, q.options()),
+          at::empty_symint({q.sym_size(1), a.rows()}, float_like(q))};
 }
-Three backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
-                    const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t, bool, double) {
-  return {like(q), like(k), like(v)};
+AttentionGradients backward_meta(const Tensor&, const Tensor&, const Tensor&, const Tensor& q,
+                                 const Tensor& k, const Tensor& v, const OptionalTensor& q_offsets,
+                                 const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
+                                 double, int64_t window_left, int64_t window_right,
+                                 const OptionalTensor& position_bias,
+                                 const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                                 const OptionalTensor& k_time) {
+  return gradients_meta({q, k, v, q_offsets, k_offsets, max_q, max_k, causal, window_left,
+                         window_right, position_bias, time_bias, q_time, k_time});
 }
 
-Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
-                  const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
-                  double scale) {
+Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                  const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                  int64_t max_k, double scale, const AttentionOptions& o) {
   static const auto op =
       find_operator<decltype(attention_forward)>("tautline::jagged_attention_forward");
-  return op.call(q, k, v, q_offsets, k_offsets, max_q, max_k, causal, scale);
+  return op.call(q, k, v, q_offsets, k_offsets, max_q, max_k, o.causal, scale, o.window_left,
+                 o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time);
 }
 
 struct Attention : torch::autograd::Function<Attention> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& q_offsets, const Tensor& k_offsets,
-                        int64_t max_q, int64_t max_k, bool causal, double scale) {
+                        const Tensor& v, const OptionalTensor& position_bias,
+                        const OptionalTensor& time_bias, const OptionalTensor& q_offsets,
+                        const Tensor& k_offsets, int64_t max_q, int64_t max_k, double scale,
+                        const AttentionOptions& options) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const auto [o, lse] = call_forward(q, k, v, q_offsets, k_offsets, max_q, max_k, causal, scale);
-    ctx->save_for_backward({q, k, v, o, lse, q_offsets, k_offsets});
-    ctx->saved_data["max_q"] = max_q;
-    ctx->saved_data["max_k"] = max_k;
-    ctx->saved_data["causal"] = causal;
+    const auto [o, lse] = call_forward(q, k, v, q_offsets, k_offsets, max_q, max_k, scale, options);
+    const auto or_none = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
+    ctx->save_for_backward({o, lse, q, k, v, or_none(q_offsets), k_offsets, or_none(position_bias),
+                            or_none(time_bias), or_none(options.q_time), or_none(options.k_time)});
+    ctx->saved_data["sizes"] = std::vector<int64_t>{max_q, max_k, options.causal,
+                                                    options.window_left, options.window_right};
     ctx->saved_data["scale"] = scale;
     return o;
   }
@@ -164,39 +156,80 @@ struct Attention : torch::autograd::Function<Attention> {
     static const auto op =
         find_operator<decltype(attention_backward)>("tautline::jagged_attention_backward");
     const auto s = ctx->get_saved_variables();
-    const auto [d_q, d_k, d_v] =
-        op.call(gradients[0], s[0], s[1], s[2], s[3], s[4], s[5], s[6],
-                ctx->saved_data["max_q"].toInt(), ctx->saved_data["max_k"].toInt(),
-                ctx->saved_data["causal"].toBool(), ctx->saved_data["scale"].toDouble());
-    return {d_q, d_k, d_v, Tensor(), Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+    const auto n = ctx->saved_data["sizes"].toIntVector();
+    const auto [d_q, d_k, d_v, d_position, d_time] =
+        op.call(gradients[0], s[0], s[1], s[2], s[3], s[4], if_defined(s[5]), s[6], n[0], n[1],
+                n[2] != 0, ctx->saved_data["scale"].toDouble(), n[3], n[4], if_defined(s[7]),
+                if_defined(s[8]), if_defined(s[9]), if_defined(s[10]));
+    torch::autograd::variable_list result(11);
+    result[0] = d_q;
+    result[1] = d_k;
+    result[2] = d_v;
+    if (s[7].defined()) result[3] = d_position;
+    if (s[8].defined()) result[4] = d_time;
+    return result;
   }
 };
 
-Tensor attention_plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
-                       const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
-                       double scale) {
-  return std::get<0>(call_forward(q, k, v, q_offsets, k_offsets, max_q, max_k, causal, scale));
+AttentionOptions options_of(bool causal, int64_t window_left, int64_t window_right,
+                            const OptionalTensor& position_bias, const OptionalTensor& time_bias,
+                            const OptionalTensor& q_time, const OptionalTensor& k_time) {
+  return {causal, window_left, window_right, position_bias, time_bias, q_time, k_time};
+}
+
+Tensor attention_plain(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                       int64_t max_k, bool causal, double scale, int64_t window_left,
+                       int64_t window_right, const OptionalTensor& position_bias,
+                       const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                       const OptionalTensor& k_time) {
+  return std::get<0>(call_forward(
+      q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
+      options_of(causal, window_left, window_right, position_bias, time_bias, q_time, k_time)));
+}
+Tensor attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                          int64_t max_k, bool causal, double scale, int64_t window_left,
+                          int64_t window_right, const OptionalTensor& position_bias,
+                          const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                          const OptionalTensor& k_time) {
+  return jagged_attention(
+      q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
+      options_of(causal, window_left, window_right, position_bias, time_bias, q_time, k_time));
 }
 
 }  // namespace
 
+Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                        int64_t max_k, double scale, const AttentionOptions& options) {
+  return Attention::apply(q, k, v, options.position_bias, options.time_bias, q_offsets, k_offsets,
+                          max_q, max_k, scale, options);
+}
 Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
                         const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
                         double scale) {
-  return Attention::apply(q, k, v, q_offsets, k_offsets, max_q, max_k, causal, scale);
+  AttentionOptions options;
+  options.causal = causal;
+  return jagged_attention(q, k, v, q_offsets, k_offsets, max_q, max_k, scale, options);
 }
 
 TORCH_LIBRARY_FRAGMENT(tautline, m) {
   m.def(
-      "jagged_attention(Tensor q, Tensor k, Tensor v, Tensor q_offsets, Tensor k_offsets, "
-      "int max_q, int max_k, bool causal, float scale) -> Tensor");
+      "jagged_attention(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, "
+      "int max_q, int max_k, bool causal, float scale, int window_left=-1, int window_right=-1, "
+      "Tensor? position_bias=None, Tensor? time_bias=None, Tensor? q_time=None, "
+      "Tensor? k_time=None) -> Tensor");
   m.def(
-      "jagged_attention_forward(Tensor q, Tensor k, Tensor v, Tensor q_offsets, Tensor k_offsets, "
-      "int max_q, int max_k, bool causal, float scale) -> (Tensor, Tensor)");
+      "jagged_attention_forward(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, "
+      "int max_q, int max_k, bool causal, float scale, int window_left, int window_right, "
+      "Tensor? position_bias, Tensor? time_bias, Tensor? q_time, Tensor? k_time) -> "
+      "(Tensor, Tensor)");
   m.def(
-      "jagged_attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-      "Tensor q_offsets, Tensor k_offsets, int max_q, int max_k, bool causal, float scale) -> "
-      "(Tensor, Tensor, Tensor)");
+      "jagged_attention_backward(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, "
+      "Tensor? q_offsets, Tensor k_offsets, int max_q, int max_k, bool causal, float scale, "
+      "int window_left, int window_right, Tensor? position_bias, Tensor? time_bias, "
+      "Tensor? q_time, Tensor? k_time) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("jagged_attention_forward", attention_forward);
@@ -213,6 +246,6 @@ TORCH_LIBRARY_IMPL(tautline, Meta, m) {
 TORCH_LIBRARY_IMPL(tautline, CompositeExplicitAutograd, m) {
   m.impl("jagged_attention", attention_plain);
 }
-TORCH_LIBRARY_IMPL(tautline, Autograd, m) { m.impl("jagged_attention", jagged_attention); }
+TORCH_LIBRARY_IMPL(tautline, Autograd, m) { m.impl("jagged_attention", attention_autograd); }
 
 }  // namespace tautline::ops

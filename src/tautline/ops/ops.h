@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include <ATen/core/Tensor.h>
@@ -21,12 +22,41 @@ using OptionalTensor = std::optional<Tensor>;
 
 // ---- attention ----------------------------------------------------------------------------------
 
-/// q, k, v [T, H, D] (strided views of one packed projection are taken as they are), offsets
-/// [B + 1], max_q and max_k the longest lengths. Causal: a sequence's last query sees its last key.
-/// -> [T, H, D]
+/// Which keys a query sees, and what is added to the scores.
+struct AttentionOptions {
+  bool causal = false;  // a sequence's last query sees its last key, the one before up to the one
+                        // before, ...: query i of nq lies at key position p = i + nk - nq
+  int64_t window_left = -1, window_right = -1;  // keys p - left .. p + right; -1: no bound
+  OptionalTensor position_bias;   // [H or 1, 2R - 1]: entry R - 1 + clamp(p - j, -(R - 1), R - 1)
+  OptionalTensor time_bias;       // [H or 1, N]: entry of |q_time[i] - k_time[j]|, two an octave
+                                  // (kernels/attention_problem.h, time_bucket)
+  OptionalTensor q_time, k_time;  // [Tq], [Tk] int64, with time_bias
+};
+
+/// o_i = sum_j softmax_j(scale q_i . k_j + bias) v_j. q [Tq, H, D], k [Tk, G, D], v [Tk, G, E], H a
+/// multiple of G; strided views of one packed projection are taken as they are. Offsets [B + 1];
+/// without q_offsets q [S, H, D] stands in for every sequence (learned seeds). max_q and max_k: the
+/// longest lengths. -> [Tq or B * S, H, E]
+Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                        int64_t max_k, double scale, const AttentionOptions& options);
+/// The same with nothing but causality: q, k, v [T, H, D].
 Tensor jagged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_offsets,
                         const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
                         double scale);
+
+/// o_i = beta sum_j f(alpha q_i . k_j + bias) v_j, the rest as jagged_attention. f: identity, relu,
+/// squared_relu, silu, gelu, gelu_tanh, leaky_relu, hard_swish.
+Tensor gdpa(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& q_offsets,
+            const Tensor& k_offsets, int64_t max_q, int64_t max_k, std::string_view activation,
+            double alpha, double beta, const AttentionOptions& options);
+
+/// Softmax attention inside blocks of 64 tokens from each sequence's start. q [T, H, D], k, v [T,
+/// G, D], offsets [B + 1]. rope: none, half_split or interleaved: q and k (and v where
+/// rotate_values) are turned by their place in the sequence as they are loaded. -> [T, H, D]
+Tensor block_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
+                       bool causal, double scale, std::string_view rope = "none",
+                       double rope_base = 10000.0, bool rotate_values = false);
 
 /// qkv [T, 3, H, D], position [T] -> the same with q and k rotated
 /// (half-split; angle = position * base^(-2 d / D)).

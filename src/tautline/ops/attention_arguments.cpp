@@ -1,0 +1,186 @@
+#include "tautline/ops/attention_arguments.h"
+
+#include "tautline/base/error.h"
+#include "tautline/kernels/attention.h"
+
+namespace tautline::ops {
+namespace {
+
+void check_offsets_of(const AttentionArguments& a, std::string_view name) {
+  const Tensor& k = a.k_offsets;
+  if (k.dim() != 1 || k.numel() < 1 || k.scalar_type() != at::kLong)
+    throw user_error(name, ": k_offsets ", k.sizes(), " are not [B + 1] of int64");
+  if (a.q_offsets && (a.q_offsets->sizes() != k.sizes() || a.q_offsets->scalar_type() != at::kLong))
+    throw user_error(name, ": offsets ", a.q_offsets->sizes(), " and ", k.sizes(),
+                     " are not both [B + 1] of int64");
+  if (!a.q.is_cpu()) return;
+  if (a.q_offsets) check_offsets(*a.q_offsets, a.q.size(0));
+  check_offsets(k, a.k.size(0));
+}
+
+/// A bias table [H or 1, entries].
+void check_table(const AttentionArguments& a, const OptionalTensor& table, std::string_view name,
+                 std::string_view what) {
+  if (!table) return;
+  if (table->dim() != 2 || table->size(1) < 1 ||
+      (table->size(0) != 1 && table->size(0) != a.q.size(1)))
+    throw user_error(name, ": ", what, " ", table->sizes(), " is not [", a.q.size(1),
+                     " heads or 1, entries]");
+}
+
+void check_bias(const AttentionArguments& a, std::string_view name) {
+  check_table(a, a.position_bias, name, "position_bias");
+  check_table(a, a.time_bias, name, "time_bias");
+  if (a.position_bias && a.position_bias->size(1) % 2 == 0)
+    throw user_error(name, ": position_bias has ", a.position_bias->size(1),
+                     " entries; 2 R - 1 are needed, for the distances - (R - 1) .. R - 1");
+  if (a.time_bias.has_value() != a.q_time.has_value() ||
+      a.time_bias.has_value() != a.k_time.has_value())
+    throw user_error(name, ": time_bias, q_time and k_time go together");
+  if (a.time_bias && (a.q_time->sizes() != at::IntArrayRef(a.q.size(0)) ||
+                      a.k_time->sizes() != at::IntArrayRef(a.k.size(0))))
+    throw user_error(name, ": ", a.q_time->sizes(), " and ", a.k_time->sizes(), " times for ",
+                     a.q.size(0), " and ", a.k.size(0), " tokens");
+}
+
+Tensor float_table(const OptionalTensor& x) { return x ? float_vector(*x) : Tensor(); }
+Tensor times(const OptionalTensor& x, const Tensor& beside, std::string_view what) {
+  return x ? int64_vector(*x, beside, what) : Tensor();
+}
+/// Elements from one head's row to the next's: 0 where all heads share one.
+int64_t head_stride(const Tensor& table) { return table.size(0) == 1 ? 0 : table.size(1); }
+
+}  // namespace
+
+c10::SymInt AttentionArguments::rows() const {
+  return q_offsets ? q.sym_size(0) : q.sym_size(0) * (k_offsets.sym_size(0) - 1);
+}
+
+void check(const AttentionArguments& a, std::string_view name) {
+  const Tensor &q = a.q, &k = a.k, &v = a.v;
+  if (q.dim() != 3 || k.dim() != 3 || v.dim() != 3 || k.size(0) != v.size(0) ||
+      k.size(1) != v.size(1) || q.size(2) != k.size(2) || k.size(1) == 0 ||
+      q.size(1) % k.size(1) != 0)
+    throw user_error(name, ": q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
+                     " are not [Tq, H, D], [Tk, G, D], [Tk, G, E] with H a multiple of G");
+  if (a.window_left < -1 || a.window_right < -1)
+    throw user_error(name, ": window ", a.window_left, ", ", a.window_right,
+                     "; -1 is no bound, smaller numbers mean nothing");
+  check_offsets_of(a, name);
+  check_bias(a, name);
+}
+
+Tensor heads_readable(const Tensor& x) {
+  const Tensor f = x.to(at::kFloat);
+  return f.stride(2) == 1 || f.size(2) == 1 ? f : f.contiguous();
+}
+kernels::HeadsView heads_view(const Tensor& x) {
+  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1)};
+}
+
+int64_t task_cost(const kernels::AttentionProblem& p) {
+  const int64_t sequences = std::max<int64_t>(1, p.sequences);
+  const int64_t keys = p.k_tokens / sequences;
+  const int64_t left = p.window.left < 0 ? keys : p.window.left;
+  const int64_t right = p.window.right < 0 ? keys : p.window.right;
+  return (p.rows / sequences + 1) * (std::min(keys, left + right) + 16) * 8 *
+         (p.heads / p.kv_heads);
+}
+
+AttentionTensors::AttentionTensors(const AttentionArguments& a)
+    : a_(a),
+      q_(heads_readable(a.q)),
+      k_(heads_readable(a.k)),
+      v_(heads_readable(a.v)),
+      q_offsets_(a.q_offsets ? a.q_offsets->contiguous() : Tensor()),
+      k_offsets_(a.k_offsets.contiguous()),
+      position_(float_table(a.position_bias)),
+      time_(float_table(a.time_bias)),
+      q_time_(times(a.q_time, a.q, "q_time")),
+      k_time_(times(a.k_time, a.q, "k_time")) {}
+
+void AttentionTensors::fill(kernels::AttentionProblem& p) const {
+  p.q = heads_view(q_);
+  p.k = heads_view(k_);
+  p.v = heads_view(v_);
+  if (q_offsets_.defined()) p.q_offsets = q_offsets_.const_data_ptr<int64_t>();
+  p.k_offsets = k_offsets_.const_data_ptr<int64_t>();
+  p.sequences = k_offsets_.numel() - 1;
+  p.heads = q_.size(1);
+  p.kv_heads = k_.size(1);
+  p.head_dim = q_.size(2);
+  p.value_dim = v_.size(2);
+  p.rows = a_.rows().expect_int();
+  p.k_tokens = k_.size(0);
+  p.max_q = a_.q_offsets ? a_.max_q : q_.size(0);
+  p.max_k = a_.max_k;
+  constexpr int64_t kFar = int64_t{1} << 61;
+  p.window = {std::min(a_.window_left, kFar), a_.causal ? 0 : std::min(a_.window_right, kFar)};
+  p.element = element_of(q_);
+  p.stream = stream_of(q_);
+  if (position_.defined()) {
+    p.bias.position = position_.const_data_ptr<float>();
+    p.bias.distances = (position_.size(1) + 1) / 2;
+    p.bias.position_stride = head_stride(position_);
+  }
+  if (time_.defined()) {
+    p.bias.time = time_.const_data_ptr<float>();
+    p.bias.time_buckets = time_.size(1);
+    p.bias.time_stride = head_stride(time_);
+    p.bias.q_time = q_time_.const_data_ptr<int64_t>();
+    p.bias.k_time = k_time_.const_data_ptr<int64_t>();
+  }
+}
+
+AttentionGradientTensors::AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
+                                                   kernels::AttentionProblem& p)
+    : a_(a), p_(p), d_o_(heads_readable(d_o)) {
+  const auto options = float_like(a.q);
+  d_q_ = at::empty({p.rows, p.heads, p.head_dim}, options);
+  d_k_ = at::empty(a.k.sizes(), options);
+  d_v_ = at::empty(a.v.sizes(), options);
+  p.d_o = heads_view(d_o_);
+  p.d_q = heads_view(d_q_);
+  p.d_k = heads_view(d_k_);
+  p.d_v = heads_view(d_v_);
+  d_position_ = at::empty(a.position_bias ? a.position_bias->sizes() : at::IntArrayRef(0), options);
+  d_time_ = at::empty(a.time_bias ? a.time_bias->sizes() : at::IntArrayRef(0), options);
+  if (a.position_bias) {
+    position_partial_ = at::empty({p.heads, p.rows + p.k_tokens}, options);
+    p.bias.position_partial = position_partial_.mutable_data_ptr<float>();
+    p.bias.d_position = d_position_.mutable_data_ptr<float>();
+  }
+  if (a.time_bias) {
+    time_partial_ = at::empty({p.heads, p.sequences, p.bias.time_buckets}, options);
+    p.bias.time_partial = time_partial_.mutable_data_ptr<float>();
+    p.bias.d_time = d_time_.mutable_data_ptr<float>();
+  }
+}
+
+AttentionGradients AttentionGradientTensors::finish() {
+  const int64_t tables = kernels::position_tables(p_) + kernels::time_tables(p_);
+  parallel(tables, p_.rows + p_.k_tokens,
+           [&](int64_t i, int64_t j) { kernels::attention_bias_finish_cpu(p_, i, j); });
+  Tensor d_q = d_q_;
+  if (!a_.q_offsets) {
+    d_q = at::empty(a_.q.sizes(), float_like(a_.q));
+    parallel(d_q.numel(), p_.sequences, [&](int64_t i, int64_t j) {
+      kernels::broadcast_query_finish_cpu(d_q_.const_data_ptr<float>(), p_.sequences, d_q.numel(),
+                                          d_q.mutable_data_ptr<float>(), i, j);
+    });
+  }
+  const auto as = [](const Tensor& x, const OptionalTensor& argument) {
+    return argument ? x.to(argument->scalar_type()) : x;
+  };
+  return {as(d_q, a_.q), as(d_k_, a_.k), as(d_v_, a_.v), as(d_position_, a_.position_bias),
+          as(d_time_, a_.time_bias)};
+}
+
+AttentionGradients gradients_meta(const AttentionArguments& a) {
+  const auto like = [&](const OptionalTensor& x) {
+    return x ? at::empty_symint(x->sym_sizes(), x->options()) : at::empty({0}, float_like(a.q));
+  };
+  return {like(a.q), like(a.k), like(a.v), like(a.position_bias), like(a.time_bias)};
+}
+
+}  // namespace tautline::ops

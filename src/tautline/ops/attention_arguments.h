@@ -1,0 +1,72 @@
+// What the operators jagged_attention and gdpa have in common: their arguments, the checks of them,
+// and the kernels' params made of them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "tautline/kernels/attention_problem.h"
+#include "tautline/ops/ops.h"
+#include "tautline/ops/support.h"
+
+namespace tautline::ops {
+
+/// The gradients of q, k, v, position_bias and time_bias; empty where there is no such table.
+using AttentionGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+/// See jagged_attention in ops.h. References: it lives no longer than the operator's arguments.
+struct AttentionArguments {
+  const Tensor &q, &k, &v;
+  const OptionalTensor& q_offsets;
+  const Tensor& k_offsets;
+  int64_t max_q, max_k;
+  bool causal;
+  int64_t window_left, window_right;
+  const OptionalTensor &position_bias, &time_bias, &q_time, &k_time;
+
+  /// Rows of the output: Tq, or B * S where q_offsets is none.
+  c10::SymInt rows() const;
+};
+
+/// UserError, beginning with `name`, unless the arguments fit together.
+void check(const AttentionArguments& a, std::string_view name);
+
+/// FP32 copies where the arguments are not that already; the params point into them.
+class AttentionTensors {
+ public:
+  explicit AttentionTensors(const AttentionArguments& a);
+  /// All but the outputs.
+  void fill(kernels::AttentionProblem& p) const;
+
+ private:
+  const AttentionArguments& a_;
+  Tensor q_, k_, v_, q_offsets_, k_offsets_, position_, time_, q_time_, k_time_;
+};
+
+/// A gradient's tensors, from before the kernel to after it.
+class AttentionGradientTensors {
+ public:
+  /// Allocates them and the partial sums, and points `p` at them.
+  AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
+                           kernels::AttentionProblem& p);
+  /// Sums over sequences, in their order; in the arguments' types.
+  AttentionGradients finish();
+
+ private:
+  const AttentionArguments& a_;
+  kernels::AttentionProblem& p_;
+  Tensor d_o_, d_q_, d_k_, d_v_, d_position_, d_time_, position_partial_, time_partial_;
+};
+
+/// FP32 with unit stride along D: a view of the input wherever that is possible.
+Tensor heads_readable(const Tensor& x);
+kernels::HeadsView heads_view(const Tensor& x);
+
+/// Elements of one task of the CPU kernel, for the grain: scores of a mean sequence.
+int64_t task_cost(const kernels::AttentionProblem& p);
+
+/// The meta kernel of both backwards.
+AttentionGradients gradients_meta(const AttentionArguments& a);
+
+}  // namespace tautline::ops
