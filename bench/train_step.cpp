@@ -213,6 +213,7 @@ int run(const Arguments& a) {
   const auto next = [&] {
     data::Batch& batch = batches[static_cast<size_t>(number % 8)];
     batch.step = number++;
+    const auto whole = recorder.span(batch.step, "host", "step");
     step.run(batch);
     collect(2);
   };

@@ -118,7 +118,8 @@ TEST(Communicator, RecordsBytesByFormulaAndTimesInOrder) {
       EXPECT_LE(record.arrival, record.start);
       EXPECT_LE(record.start, record.end);
       EXPECT_LE(record.end, steady_seconds());
-      EXPECT_GE(record.waited, 0);
+      EXPECT_LE(record.arrival, record.wait_start);
+      EXPECT_LE(record.wait_start, record.wait_end);
     }
   });
 }

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/base/error.h"
+#include "tautline/base/random.h"
+#include "tautline/timeline/activity.h"
 #include "tautline/timeline/file.h"
 #include "tautline/timeline/intervals.h"
 #include "tautline/timeline/perfetto.h"
@@ -68,6 +70,8 @@ TEST(Intervals, UnionDifferenceLength) {
             (std::vector<Interval>{{1, 2}, {2.5, 3.5}, {5.5, 6}}));
   EXPECT_EQ(without({{0, 1}, {2, 3}}, {{0.5, 2.5}}), (std::vector<Interval>{{0, 0.5}, {2.5, 3}}));
   EXPECT_EQ(length(without({{0, 10}}, {{0, 10}})), 0);
+  EXPECT_EQ(common({{0, 2}, {3, 6}}, {{1, 4}, {5, 9}}),
+            (std::vector<Interval>{{1, 2}, {3, 4}, {5, 6}}));
 }
 
 TEST_F(TimelineTest, FileRoundTripToTheBit) {
@@ -179,15 +183,12 @@ TEST(Statistics, OfAStepByHand) {
   const TimelineStatistics s = statistics(timeline);
   ASSERT_EQ(s.ranks.size(), 2u);
   const RankStatistics& r = s.ranks[0];
-  EXPECT_EQ(r.span_seconds, 7);
-  EXPECT_EQ(r.compute_seconds, 4);
-  EXPECT_EQ(r.comm_seconds, 3);
-  EXPECT_EQ(r.exposed_comm_seconds, 2);
-  EXPECT_EQ(r.idle_seconds, 0);
+  EXPECT_EQ(r.seconds,
+            (StepSeconds{.span = 7, .compute = 4, .comm = 3, .exposed_comm = 2, .idle = 0}));
   EXPECT_EQ(r.kind_seconds.at("attention"), 0.5);
   EXPECT_EQ(r.kind_seconds.at("checkpoint"), 100);
-  EXPECT_EQ(s.ranks[1].span_seconds, 8);
-  EXPECT_EQ(s.ranks[1].idle_seconds, 4);  // 0..1, 3..5, 7..8
+  EXPECT_EQ(s.ranks[1].seconds.span, 8);
+  EXPECT_EQ(s.ranks[1].seconds.idle, 4);  // 0..1, 3..5, 7..8
   EXPECT_EQ(s.steps, 1);
   EXPECT_EQ(s.step_seconds_p50, 8);
   EXPECT_DOUBLE_EQ(s.load_imbalance, 4 / 3.0);
@@ -195,16 +196,96 @@ TEST(Statistics, OfAStepByHand) {
   EXPECT_DOUBLE_EQ(s.idle_share, (0 / 7.0 + 4 / 8.0) / 2);
 }
 
-// The forward stands 2 s for a collective of its own: that is communication in the open.
-TEST(Statistics, AWaitInsideWorkIsNoWork) {
+// Exposed communication where the time for which a rank stands waiting, or the phases without their
+// waits, would say something else. Each a step of 10 s.
+StepSeconds of_step(std::vector<TimelineEvent> events) {
+  Activity activity;
+  activity.add(event(0, 0, "host", "step", 0, 10));
+  for (const TimelineEvent& e : events) activity.add(e);
+  return activity.seconds();
+}
+
+// The forward stands 2 s for a collective of its own (a full softmax): by phases it is hidden.
+TEST(ExposedCommunication, AWaitInsideAPhaseOfWork) {
+  const StepSeconds s =
+      of_step({event(0, 0, "compute", "forward", 0, 6), event(0, 0, "compute", "wait", 1, 3),
+               event(0, 0, "comm", "all_gather", 0.5, 3)});
+  EXPECT_EQ(s, (StepSeconds{.span = 10, .compute = 4, .comm = 2.5, .exposed_comm = 2, .idle = 4}));
+}
+
+// Rows are packed for 3 s of the phase all_to_all, beside a collective that is under way: hidden, by
+// the phase's name it is not.
+TEST(ExposedCommunication, WorkInsideAPhaseOfCommunication) {
+  const StepSeconds s =
+      of_step({event(0, 0, "compute", "all_to_all", 0, 10), event(0, 0, "compute", "wait", 3, 5),
+               event(0, 0, "comm", "all_to_all", 0, 5)});
+  EXPECT_EQ(s, (StepSeconds{.span = 10, .compute = 8, .comm = 5, .exposed_comm = 2, .idle = 0}));
+}
+
+// A collective is under way while the rank waits for the reader: nobody waits for it, nothing hides
+// it.
+TEST(ExposedCommunication, ACollectiveThatNobodyWaitsFor) {
+  const StepSeconds s =
+      of_step({event(0, 0, "compute", "input", 0, 4), event(0, 0, "comm", "all_reduce", 1, 6),
+               event(0, 0, "compute", "forward", 4, 10)});
+  EXPECT_EQ(s, (StepSeconds{.span = 10, .compute = 6, .comm = 5, .exposed_comm = 3, .idle = 0}));
+}
+
+// Two collectives at once cost their union; two waits in a row for them would not cost more.
+TEST(ExposedCommunication, TwoCollectivesAtOnce) {
+  const StepSeconds s =
+      of_step({event(0, 0, "compute", "forward", 0, 4), event(0, 0, "comm", "all_to_all", 2, 8),
+               event(0, 0, "comm", "all_reduce", 3, 9), event(0, 0, "compute", "wait", 4, 9)});
+  EXPECT_EQ(s.comm, 7);
+  EXPECT_EQ(s.exposed_comm, 5);
+  EXPECT_EQ(s.idle, 1);
+}
+
+// An evaluation and a checkpoint lie between two steps, with collectives and waits of their own.
+TEST(ExposedCommunication, WhatLiesBetweenStepsIsNotTheirs) {
   Timeline timeline;
-  timeline.events = {event(0, 0, "compute", "forward", 0, 6),
-                     event(0, 0, "compute", "all_gather", 1, 3),
-                     event(0, 0, "comm", "all_gather", 0.5, 3)};
+  timeline.events = {event(0, 0, "host", "step", 0, 2),
+                     event(0, 0, "compute", "forward", 0, 2),
+                     event(1, 0, "evaluation", "evaluation", 2, 7),
+                     event(0, 0, "comm", "all_reduce", 3, 7),
+                     event(0, 0, "compute", "wait", 3, 7),
+                     event(1, 0, "checkpoint", "checkpoint", 7, 8),
+                     event(1, 0, "host", "step", 8, 10),
+                     event(1, 0, "compute", "forward", 8, 9)};
   const TimelineStatistics s = statistics(timeline);
-  EXPECT_EQ(s.ranks[0].compute_seconds, 4);
-  EXPECT_EQ(s.ranks[0].exposed_comm_seconds, 2);
-  EXPECT_EQ(s.ranks[0].idle_seconds, 0);
+  EXPECT_EQ(s.ranks[0].seconds,
+            (StepSeconds{.span = 4, .compute = 3, .comm = 0, .exposed_comm = 0, .idle = 1}));
+  EXPECT_EQ(s.step_seconds_p95, 2);
+  EXPECT_EQ(s.exposed_comm_share, 0);
+  EXPECT_EQ(s.idle_share, 0.25);
+}
+
+// Counted as it comes, in pieces that cut through everything, it is what it is at once.
+TEST(Activity, SettledInPieces) {
+  Random random(7, RandomUse::kSynthetic);
+  const auto quarters = [&](int64_t n) { return static_cast<double>(random.below(n)) / 4; };
+  std::vector<TimelineEvent> events;
+  for (int64_t step = 0; step < 60; ++step) {
+    const auto start = static_cast<double>(10 * step);
+    events.push_back(event(step, 0, "host", "step", start, start + 9.5));
+    for (const char* kind : {"forward", "wait", "input", "all_to_all"}) {
+      const double from = start + quarters(40);
+      events.push_back(event(step, 0, "compute", kind, from, from + quarters(20)));
+      const double other = start + quarters(40);
+      events.push_back(event(step, 0, "comm", kind, other, other + quarters(40)));
+    }
+  }
+  Activity at_once, in_pieces;
+  for (const TimelineEvent& e : events) at_once.add(e);
+  for (const TimelineEvent& e : events) {
+    in_pieces.add(e);
+    if (e.kind == "step" && e.step % 7 == 6) in_pieces.settle(e.start - 0.125);
+  }
+  EXPECT_EQ(in_pieces.seconds(), at_once.seconds());
+  EXPECT_GT(at_once.seconds().exposed_comm, 0);
+  EXPECT_LT(at_once.seconds().exposed_comm, at_once.seconds().comm);
+  EXPECT_EQ(Activity().seconds(), StepSeconds());
+  EXPECT_EQ(Activity().seconds().exposed_share(), 0);
 }
 
 TEST(Statistics, StepsOfSomeRanksOnlyDoNotCount) {

@@ -72,6 +72,27 @@ TEST(Recorder, SumsOfAllStepsEventsOfSome) {
       kept, testing::ElementsAre(40, 41, 42, 43, 44, 100, 200, 300, 400, 500, 600, 700, 800, 900));
 }
 
+// Exposed communication is that of all steps, also of those whose events are not kept; a GPU's events
+// come 100 steps late.
+TEST(Recorder, WhatStepsAreBusyWithIsOfAllSteps) {
+  Recorder recorder({.full_steps = 5, .every = 0});
+  std::vector<TimelineEvent> late;
+  for (int64_t step = 0; step < 2000; ++step) {
+    const auto start = static_cast<double>(step);
+    recorder.add(event(step, "host", "step", start, start + 0.875));
+    late.push_back(event(step, "compute", "forward", start, start + 0.5));
+    late.push_back(event(step, "comm", "all_reduce", start + 0.25, start + 0.75));
+    if (step % 100 != 99) continue;
+    for (const TimelineEvent& e : late) recorder.add(e);
+    late.clear();
+  }
+  EXPECT_EQ(recorder.step_seconds(), (StepSeconds{.span = 2000 * 0.875,
+                                                  .compute = 1000,
+                                                  .comm = 1000,
+                                                  .exposed_comm = 500,
+                                                  .idle = 2000 * 0.125}));
+}
+
 TEST(Recorder, MemoryIsBounded) {
   Recorder recorder({.full_steps = 1000, .every = 1, .max_events = 10, .max_steps = 7});
   for (int64_t step = 0; step < 100; ++step) recorder.add(event(step, "comm", "x", 0, 1));

@@ -1,5 +1,6 @@
 // The built program trains a small synthetic log: on any number of ranks, twice, with a stop
 // between.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/timeline/file.h"
+#include "tautline/timeline/statistics.h"
 #include "tautline/train/metric_log.h"
 
 extern char** environ;
@@ -211,6 +213,35 @@ TEST_F(Training, GradientsAreSummedWhileTheBackwardRuns) {
   }
   EXPECT_EQ(backwards, 40);  // 20 steps on 2 ranks
   EXPECT_GE(during, backwards);
+}
+
+// The trainer, its table, --json and the joined timeline know one exposed communication. All events
+// of 20 steps are kept; the evaluations' and the checkpoints' collectives are no step's.
+TEST_F(Training, ExposedCommunicationIsThatOfTheTimeline) {
+  const Outcome outcome = program(training(
+      "exposed", 3, {"--set", "evaluate.every=5 steps", "--set", "plan.tables.item=row_wise"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const double told = outcome.last().at("exposed_communication");
+  const Timeline timeline = read_timeline((folder_ / "exposed/timeline.jsonl").string());
+  const TimelineStatistics found = statistics(timeline);
+  EXPECT_NEAR(told, found.exposed_comm_share, 1e-6);
+  EXPECT_GT(told, 0);
+  EXPECT_LT(told, 1);
+  ASSERT_EQ(found.ranks.size(), 3u);
+  EXPECT_EQ(found.steps, 20);
+  for (const RankStatistics& rank : found.ranks) {  // a step is work, waits for others, and gaps
+    EXPECT_GT(rank.seconds.compute, 0);
+    EXPECT_LE(rank.seconds.compute + rank.seconds.exposed_comm + rank.seconds.idle,
+              rank.seconds.span * (1 + 1e-9));
+  }
+  // A full softmax waits for its collectives inside the phase forward, which they are not hidden by.
+  EXPECT_TRUE(
+      std::any_of(timeline.events.begin(), timeline.events.end(), [](const TimelineEvent& e) {
+        return e.stream == "compute" && e.kind == "wait" && e.name == "softmax.hidden";
+      }));
+  char row[16];
+  std::snprintf(row, sizeof row, "%.1f %%\n", 100 * told);
+  EXPECT_THAT(outcome.err, testing::ContainsRegex(std::string("exposed communication +") + row));
 }
 
 TEST_F(Training, LeavesAReportAndItsInputs) {

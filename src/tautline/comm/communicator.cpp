@@ -114,7 +114,8 @@ bool Work::State::wait_on_host(double seconds) {
   if (waited_for) return true;
   waited_for = true;
   if (finish) finish();
-  record.waited = end - begin;
+  record.wait_start = begin;
+  record.wait_end = end;
   if (record.end == 0) record.end = end;
   hand_over();
   return true;
@@ -336,7 +337,8 @@ void Communicator::flush_records() {
     record.arrival = zero + state->arrival->seconds_since(*impl_->base);
     record.start = std::max(record.arrival, impl_->last_end);
     record.end = record.start + state->work->getDuration() * 1e-3;
-    record.waited = state->wait_end->seconds_since(*state->wait_begin);
+    record.wait_start = zero + state->wait_begin->seconds_since(*impl_->base);
+    record.wait_end = zero + state->wait_end->seconds_since(*impl_->base);
     impl_->last_end = record.end;
     state->hand_over();
   }

@@ -36,9 +36,9 @@ struct CollectiveRecord {
   std::string kind;   // all_to_all, all_reduce, all_gather, broadcast, barrier, reduce_scatter
   std::string group;  // of the communicator
   double arrival = 0, start = 0, end = 0;
-  double waited = 0;     // seconds for which the caller's thread stood in Work::wait
-  double bytes = 0;      // sent by this rank
-  int64_t sequence = 0;  // of this collective in its group
+  double wait_start = 0, wait_end = 0;  // in which the caller's thread (CUDA: stream) stood waiting
+  double bytes = 0;                     // sent by this rank
+  int64_t sequence = 0;                 // of this collective in its group
 };
 using RecordHook = std::function<void(const CollectiveRecord&)>;
 

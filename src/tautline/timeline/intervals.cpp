@@ -32,6 +32,10 @@ std::vector<Interval> without(const std::vector<Interval>& a, const std::vector<
   return out;
 }
 
+std::vector<Interval> common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  return without(a, without(a, b));
+}
+
 double length(const std::vector<Interval>& united) {
   double seconds = 0;
   for (const Interval& i : united) seconds += i.end - i.start;

@@ -17,6 +17,9 @@ std::vector<Interval> united(std::vector<Interval> intervals);
 /// What of `a` is not in `b`; both united.
 std::vector<Interval> without(const std::vector<Interval>& a, const std::vector<Interval>& b);
 
+/// What of `a` is in `b` too; both united.
+std::vector<Interval> common(const std::vector<Interval>& a, const std::vector<Interval>& b);
+
 double length(const std::vector<Interval>& united);
 
 }  // namespace tautline

@@ -39,7 +39,8 @@ class Lanes {
 };
 
 // Streams in the order in which a reader follows a step; others behind, as they come.
-constexpr std::array<const char*, 5> kStreams = {"host", "input", "compute", "comm", "checkpoint"};
+constexpr std::array<const char*, 6> kStreams = {"host", "input",      "compute",
+                                                 "comm", "evaluation", "checkpoint"};
 constexpr size_t kLanesOfStream = 64;
 
 class Tracks {

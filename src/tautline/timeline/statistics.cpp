@@ -1,26 +1,19 @@
 #include "tautline/timeline/statistics.h"
 
 #include <algorithm>
-#include <set>
 
 #include "tautline/timeline/intervals.h"
 
 namespace tautline {
 namespace {
 
-constexpr const char* kStep = "step";
-constexpr const char* kIdle = "idle";
-
-bool is_wait(const std::string& kind) {
-  for (const char* wait : {"all_to_all", "all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                           "barrier", "wait", "input"})
-    if (kind == wait) return true;
-  return false;
+bool beside_steps(const std::string& stream) {
+  return stream == "evaluation" || stream == "checkpoint";
 }
 
 struct OfStep {
-  std::vector<Interval> marked, any, compute, waits;
-  double work() const { return length(without(united(compute), united(waits))); }
+  std::vector<Interval> marked, any, work, waits;
+  double load() const { return length(without(united(work), united(waits))); }
   Interval span() const {
     const std::vector<Interval>& from = marked.empty() ? any : marked;
     if (from.empty()) return {};
@@ -32,41 +25,26 @@ struct OfStep {
 
 struct OfRank {
   RankStatistics result;
-  std::vector<Interval> compute, waits, comm, busy;
+  Activity activity;
   std::map<int64_t, OfStep> steps;
 
   void add(const TimelineEvent& event) {
     const Interval i{event.start, event.end};
-    const bool beside = event.stream == "checkpoint";
-    if (event.kind == kStep) {
-      if (event.step >= 0) steps[event.step].marked.push_back(i);
-      return;
+    const Use use = use_of(event);
+    if (use != Use::kStep) {
+      activity.add(event);
+      result.kind_seconds[event.kind] += std::max(0.0, i.end - i.start);
     }
-    result.kind_seconds[event.kind] += std::max(0.0, i.end - i.start);
-    if (event.kind == kIdle || beside) return;
-    busy.push_back(i);
-    const bool wait = event.stream == "compute" && is_wait(event.kind);
-    const bool work = event.stream == "compute" && !wait;
-    if (work) compute.push_back(i);
-    if (wait) waits.push_back(i);
-    if (event.stream == "comm") comm.push_back(i);
-    if (event.step < 0) return;
-    steps[event.step].any.push_back(i);
-    if (work) steps[event.step].compute.push_back(i);
-    if (wait) steps[event.step].waits.push_back(i);
+    if (event.step < 0 || event.kind == "idle" || beside_steps(event.stream)) return;
+    OfStep& step = steps[event.step];
+    (use == Use::kStep ? step.marked : step.any).push_back(i);
+    if (use == Use::kWork) step.work.push_back(i);
+    if (use == Use::kWait) step.waits.push_back(i);
   }
 
   void finish() {
-    std::vector<Interval> spans;
-    for (const auto& [step, of_step] : steps) spans.push_back(of_step.span());
-    spans = united(std::move(spans));
-    const std::vector<Interval> all_compute = without(united(compute), united(waits));
-    const std::vector<Interval> all_comm = united(comm);
-    result.span_seconds = length(spans);
-    result.compute_seconds = length(all_compute);
-    result.comm_seconds = length(all_comm);
-    result.exposed_comm_seconds = length(without(all_comm, all_compute));
-    result.idle_seconds = length(without(spans, united(busy)));
+    for (const auto& [step, of_step] : steps) activity.add_step(of_step.span());
+    result.seconds = activity.seconds();
   }
 };
 
@@ -88,7 +66,7 @@ void compare_steps(const Ranks& ranks, TimelineStatistics& out) {
         break;
       }
       const Interval span = found->second.span();
-      const double load = found->second.work();
+      const double load = found->second.load();
       longest = std::max(longest, span.end - span.start);
       most = std::max(most, load);
       sum += load;
@@ -125,13 +103,11 @@ TimelineStatistics statistics(const Timeline& timeline) {
   for (auto& [rank, of_rank] : ranks) {
     of_rank.result.rank = rank;
     of_rank.finish();
-    const RankStatistics& r = of_rank.result;
-    if (r.span_seconds > 0) {
-      out.exposed_comm_share +=
-          r.exposed_comm_seconds / r.span_seconds / static_cast<double>(ranks.size());
-      out.idle_share += r.idle_seconds / r.span_seconds / static_cast<double>(ranks.size());
-    }
-    out.ranks.push_back(r);
+    const StepSeconds& seconds = of_rank.result.seconds;
+    const auto count = static_cast<double>(ranks.size());
+    out.exposed_comm_share += seconds.exposed_share() / count;
+    if (seconds.span > 0) out.idle_share += seconds.idle / seconds.span / count;
+    out.ranks.push_back(of_rank.result);
   }
   compare_steps(ranks, out);
   return out;

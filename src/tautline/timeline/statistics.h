@@ -1,5 +1,5 @@
-// What a Timeline comes to: seconds by rank and phase, communication that nothing hid, idle time,
-// imbalance and step times.
+// What a Timeline comes to: seconds by rank and phase, exposed communication and idle time (defined in
+// activity.h), imbalance and step times.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "tautline/timeline/activity.h"
 #include "tautline/timeline/timeline.h"
 
 namespace tautline {
 
-/// Streams: "compute" does the model's work, "comm" its collectives, "checkpoint" is beside the
-/// step. Spans of the compute stream whose kind is a collective's or "wait" or "input" are waits,
-/// not work, also where they lie inside a span of work.
 struct RankStatistics {
   int rank = 0;
   std::map<std::string, double> kind_seconds;  // sum of durations by kind (may overlap)
-  double span_seconds = 0;                     // union of the rank's steps
-  double compute_seconds = 0;                  // union of compute events less the waits
-  double comm_seconds = 0;                     // union of comm events
-  double exposed_comm_seconds = 0;             // comm while no compute ran, or stood waiting
-  double idle_seconds = 0;                     // of the span: neither compute nor comm nor input
+  StepSeconds seconds;
 };
 
 struct TimelineStatistics {
@@ -34,8 +28,8 @@ struct TimelineStatistics {
 };
 
 /// A step lasts from its first event's start to its last event's end on a rank (events of kind
-/// "step" where there are any, else those of compute, comm, input and host); the job's step is the
-/// longest of the ranks'. Events with a negative step count for no step.
+/// "step" where there are any, else all but those of the streams evaluation and checkpoint); the
+/// job's step is the longest of the ranks'. Events with a negative step count for no step.
 TimelineStatistics statistics(const Timeline& timeline);
 
 /// Of sorted or unsorted values, linear between neighbours; 0 for none. q in [0, 1].

@@ -10,9 +10,10 @@ namespace tautline {
 struct TimelineEvent {
   int64_t step = 0;
   int rank = 0;
-  std::string stream;  // compute, comm, input, checkpoint, host
-  std::string
-      kind;  // input, lookup, all_to_all, all_reduce, forward, backward, optimizer, idle, ...
+  std::string stream;  // compute, comm, input, host; evaluation, checkpoint: beside the steps
+  // step (whole), input, lookup, all_to_all, forward, backward, optimizer, ...; on the stream compute,
+  // wait: it stands still for a collective; idle
+  std::string kind;
   std::string name;  // embedding_forward, layer.3.attention, bucket.2
   double arrival =
       -1;  // seconds; when this rank was ready for a collective, -1 where it has no meaning

@@ -41,6 +41,7 @@ bool Recorder::keeps_events_of(int64_t step) const {
 void Recorder::add(TimelineEvent event) {
   event.rank = options_.rank;
   const std::lock_guard lock(mutex_);
+  count(event);
   if (event.step >= 0) {
     if (first_step_ < 0) first_step_ = event.step;
     add_to_phase(event.step, {event.stream, event.kind}, event.end - event.start);
@@ -50,6 +51,15 @@ void Recorder::add(TimelineEvent event) {
     events_.push_back(std::move(event));
   else
     ++dropped_;
+}
+
+void Recorder::count(const TimelineEvent& event) {
+  activity_.add(event);
+  if (use_of(event) != Use::kStep) return;
+  step_starts_.push_back(event.start);
+  if (step_starts_.size() < 2 * kSettledSteps) return;
+  activity_.settle(step_starts_[kSettledSteps]);
+  step_starts_.erase(step_starts_.begin(), step_starts_.begin() + kSettledSteps);
 }
 
 // Events come in nearly in order of step: the place is at the back or just before it.
@@ -76,6 +86,11 @@ Timeline Recorder::timeline() const {
       out.events.begin(), out.events.end(),
       [](const TimelineEvent& a, const TimelineEvent& b) { return a.start < b.start; });
   return out;
+}
+
+StepSeconds Recorder::step_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return activity_.seconds();
 }
 
 std::vector<StepPhases> Recorder::phases() const {

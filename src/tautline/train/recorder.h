@@ -3,6 +3,9 @@
 //
 //   { auto scope = recorder.span(step, "compute", "forward", "layer.3.attention"); ... }
 //
+// What the steps are busy with (exposed communication above all) is counted over all of them, by
+// timeline/activity.h: settled 256 steps later, as a GPU's events are handed over up to 100 late.
+//
 // Bounded memory: every step keeps its seconds by (stream, kind); full events are kept for the
 // first `full_steps` steps and then for each `every`-th, up to `max_events`, and `dropped()` says
 // how many did not fit.
@@ -17,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tautline/timeline/activity.h"
 #include "tautline/timeline/timeline.h"
 
 namespace tautline::train {
@@ -68,14 +72,20 @@ class Recorder {
 
   /// The kept events, in order of start. Events of a step may still be coming in.
   Timeline timeline() const;
+  /// Of all steps that have ended.
+  StepSeconds step_seconds() const;
   /// Of the last `max_steps` steps, in order.
   std::vector<StepPhases> phases() const;
   /// Seconds over all steps, those that were dropped too.
   std::map<PhaseKey, double> totals() const;
   int64_t dropped() const;
 
+  /// Events may come in so many steps after their own.
+  static constexpr size_t kSettledSteps = 256;
+
  private:
   bool keeps_events_of(int64_t step) const;
+  void count(const TimelineEvent& event);
   void add_to_phase(int64_t step, PhaseKey key, double seconds);
 
   // A step's seconds by the number of its phase: a run has few phases and many steps.
@@ -88,6 +98,8 @@ class Recorder {
   double origin_ = 0;
   mutable std::mutex mutex_;
   int64_t first_step_ = -1;
+  Activity activity_;
+  std::vector<double> step_starts_;  // of the steps not yet settled
   std::vector<TimelineEvent> events_;
   std::map<PhaseKey, size_t> phase_numbers_;
   std::vector<double> totals_;  // by phase number

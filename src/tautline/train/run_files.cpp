@@ -155,7 +155,8 @@ std::vector<std::map<std::string, double>> gather_phases(const Recorder& recorde
   std::ostringstream mine;
   mine.precision(17);
   for (const auto& [key, seconds] : recorder.totals()) {
-    if (key.first == "compute") mine << key.second << ' ' << seconds << '\n';
+    if (key.first == "compute" && key.second != "wait")
+      mine << key.second << ' ' << seconds << '\n';
   }
   std::vector<std::map<std::string, double>> out;
   for (const std::string& text : exchange(mine.str())) {
@@ -179,13 +180,8 @@ void write_run_report(const ReportInput& input) {
                   "log " + job.log.name, std::to_string(result.cursor.step) + " steps"};
   report.headlines = headlines(job, result);
   report.curves = charts(job);
-  auto phases = input.phase_seconds;
-  for (auto& rank : phases) {
-    rank.erase("evaluation");
-    rank.erase("checkpoint");
-  }
-  report.phases =
-      diagnose::phase_bars(phases, static_cast<double>(std::max<int64_t>(1, input.steps)));
+  report.phases = diagnose::phase_bars(input.phase_seconds,
+                                       static_cast<double>(std::max<int64_t>(1, input.steps)));
   report.load.title = "tokens a step by rank";
   report.load.unit = "tokens";
   report.load.parts = {"tokens"};

@@ -32,7 +32,7 @@ struct ReportInput {
 /// Rank 0, after training: reads the run's own metrics.jsonl for the curves.
 void write_run_report(const ReportInput& input);
 
-/// Every rank's seconds by kind of work on its compute stream, by rank.
+/// Every rank's seconds by phase of its compute stream, by rank. Waits lie inside the phases.
 std::vector<std::map<std::string, double>> gather_phases(const Recorder& recorder,
                                                          const Exchange& exchange);
 

@@ -27,14 +27,12 @@ Step::Step(Network& network, const StepOptions& options, comm::Communicator worl
     : network_(network),
       options_(options),
       world_(std::move(world)),
-      recorder_(recorder),
       clock_(recorder, world_.device()),
       gradients_(network.model.parameters(), std::move(dense), options.dense_gradient),
       optimizer_(network.model.parameters(), options.dense) {}
 
 void Step::run(const data::Batch& batch) {
   const int64_t step = batch.step;
-  const auto whole = recorder_.span(step, "host", "step");
   models::Inputs inputs;
   {
     const auto span = clock_.phase(step, "input", "to_device");

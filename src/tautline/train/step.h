@@ -74,7 +74,6 @@ class Step {
   Network& network_;
   StepOptions options_;
   comm::Communicator world_;
-  Recorder& recorder_;
   PhaseClock clock_;
   dense::BucketedGradients gradients_;
   dense::AdamW optimizer_;

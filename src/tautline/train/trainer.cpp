@@ -51,7 +51,8 @@ std::unique_ptr<data::Reader> open_checked(const Job& job, const comm::Mesh& mes
 }
 
 constexpr char kLowerRates[] = ": lower the learning rates, or clip (dense_optimizer); ";
-constexpr int64_t kFlushEvery = 100;           // steps; waits for the device
+constexpr int64_t kFlushEvery = 100;  // steps; waits for the device
+static_assert(kFlushEvery < Recorder::kSettledSteps);
 constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
 
 /// Shares of the steps' time by kind of work on the compute stream.
@@ -68,6 +69,13 @@ std::vector<std::pair<std::string, double>> phase_shares(const Recorder& recorde
   }
   for (auto& [kind, seconds] : shares) seconds /= all;
   return shares;
+}
+
+double mean_over_ranks(double mine, const Exchange& exchange) {
+  double sum = 0;
+  const std::vector<std::string> of_ranks = exchange(print_number(mine));
+  for (const std::string& text : of_ranks) sum += parse_number(text).value_or(0);
+  return sum / static_cast<double>(of_ranks.size());
 }
 
 bool lower_is_better(const std::string& metric) {
@@ -135,8 +143,15 @@ void Trainer::record_collectives(comm::Communicator communicator) {
     event.bytes = record.bytes;
     event.group = record.group;
     event.sequence = record.sequence;
+    TimelineEvent wait;
+    wait.step = event.step;
+    wait.stream = "compute";
+    wait.kind = "wait";
+    wait.name = record.name;
+    wait.start = record.wait_start - recorder_.origin();
+    wait.end = record.wait_end - recorder_.origin();
     recorder_.add(std::move(event));
-    waited_ = waited_ + record.waited;
+    recorder_.add(std::move(wait));
   });
 }
 
@@ -176,7 +191,9 @@ bool Trainer::done() {
 }
 
 data::Batch Trainer::next_batch() {
-  const auto span = recorder_.span(cursor_.step, "compute", "input", "reader");
+  // A GPU goes on with the step before meanwhile.
+  const bool cuda = world_.device().is_cuda();
+  const auto span = recorder_.span(cursor_.step, cuda ? "input" : "compute", "input", "reader");
   data::Batch batch = reader_->next();
   cursor_ = reader_->cursor();
   return batch;
@@ -188,7 +205,14 @@ void Trainer::train_one(const data::Batch& batch, double start) {
   step_.run(batch);
   take_reports(mesh_.size() > 1 || world_.device().is_cuda() ? 1 : 0);
   if (world_.device().is_cuda() && batch.step % kFlushEvery == 0) flush_device_records();
-  const double seconds = recorder_.now() - start;
+  TimelineEvent step;
+  step.step = batch.step;
+  step.stream = "host";
+  step.kind = "step";
+  step.start = start;
+  step.end = recorder_.now();
+  recorder_.add(step);
+  const double seconds = step.end - step.start;
   step_seconds_ += seconds;
   for (size_t r = 0; r < batch.rank_tokens.size(); ++r) {
     rank_tokens_[r] += static_cast<double>(batch.rank_tokens[r]);
@@ -232,17 +256,14 @@ bool Trainer::evaluation_due() {
 }
 
 EvaluationResult Trainer::evaluate_split(data::Split split) {
-  const auto span = recorder_.span(cursor_.step, "compute", "evaluation");
+  const auto span = recorder_.span(cursor_.step, "evaluation", "evaluation");
   constexpr int64_t kUsersACall = 256;
   const auto reader = data::open_evaluation(reader_options(job_, mesh_.rank(), mesh_.size()), split,
                                             job_.run.evaluate.users, kUsersACall);
-  // Its waits are not the steps', which exposed communication is a share of.
   const bool cuda = world_.device().is_cuda();
-  if (cuda) flush_device_records();
-  const double waited = waited_;
+  if (cuda) flush_device_records();  // the steps before it end before it begins
   EvaluationResult result = evaluate(network_, *reader, world_);
   if (cuda) flush_device_records();
-  waited_ = waited;
   return result;
 }
 
@@ -292,7 +313,7 @@ void Trainer::check_weights() {
 void Trainer::save() {
   if (saved_step_ == cursor_.step) return;
   check_weights();
-  const auto span = recorder_.span(cursor_.step, "compute", "checkpoint", "snapshot");
+  const auto span = recorder_.span(cursor_.step, "checkpoint", "checkpoint", "snapshot");
   Manifest manifest;
   manifest.step = cursor_.step;
   manifest.epoch = cursor_.epoch;
@@ -343,7 +364,6 @@ RunResult Trainer::result() const {
   result.rank_tokens = rank_tokens_;
   result.phases = phase_shares(recorder_);
   if (step_seconds_ > 0) {
-    result.exposed_communication = waited_ / step_seconds_;
     result.reader_waited = reader_->seconds_waited() / step_seconds_;
   }
   return result;
@@ -383,6 +403,7 @@ RunResult Trainer::run() {
   save();
   writer_.wait();
   RunResult out = result();
+  out.exposed_communication = mean_over_ranks(recorder_.step_seconds().exposed_share(), exchange_);
   out.interrupted = interrupted;
   if (interrupted) {
     log_.info("stopped by a signal after step ", cursor_.step,

@@ -35,7 +35,7 @@ struct RunResult {
   std::optional<EvaluationResult> test;
   Rates rates;
   double mfu = 0;                    // GPUs only
-  double exposed_communication = 0;  // share of the step time in which a rank waited for others
+  double exposed_communication = 0;  // share of the steps, mean over ranks (timeline/activity.h)
   std::vector<std::pair<std::string, double>> phases;  // shares of rank 0's step time
   std::vector<double> rank_tokens;                     // over `steps`, by rank
   double reader_waited = 0;  // share of the step time in which it waited for the reader
@@ -92,7 +92,6 @@ class Trainer {
   Throughput throughput_;
   std::vector<double> rank_tokens_;  // so far, by rank
   std::atomic<int64_t> current_step_{0};
-  std::atomic<double> waited_{0};
   double step_seconds_ = 0;
 };
 
