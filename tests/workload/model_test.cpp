@@ -205,6 +205,27 @@ TEST(Describe, RefusesAColumnThatTheLogLacks) {
   }
 }
 
+TEST(Describe, SaysThatNumbersAreBuiltButUnused) {
+  const auto refused = [](const std::string& column) -> std::string {
+    LogStatistics log = log_of(5);
+    log.dense = {"price"};
+    log.labels = {"click"};
+    try {
+      with_rows(read_config<ModelConfig>(kModels + "sasrec.yaml", {"features.0.column=" + column}),
+                log);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(
+      refused("price"),
+      "the feature 'item' of the model 'sasrec' reads the column 'price', which holds numbers "
+      "in the log 'toy': no model reads dense columns yet, they are built but unused; remove "
+      "the feature, or build the column with --categorical");
+  EXPECT_THAT(refused("click"), HasSubstr("which is a label of the log 'toy'"));
+}
+
 TEST(Describe, FlopFormulaOfTheLargePeer) {
   // Forward of attention is two products of 2 H d FLOP a pair, backward 2.5 times that.
   EXPECT_EQ(useful_flop(0, 100, 10, 4, 128, 3), 10 * 3 * 4.0 * 4 * 128 * 3.5);

@@ -65,6 +65,29 @@ double state_bytes_per_row(const TableConfig& table) {
   return 0;
 }
 
+/// A feature's column that has no vocabulary: numbers and labels are in the log, but no feature
+/// reads them.
+[[noreturn]] void refuse_column(const ModelConfig& model, const FeatureConfig& feature,
+                                const LogStatistics& log) {
+  const std::string& column = column_of(feature);
+  const std::string reads = "the feature '" + feature.name + "' of the model '" + model.name +
+                            "' reads the column '" + column + "', ";
+  const auto among = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), column) != names.end();
+  };
+  if (among(log.dense))
+    throw user_error(reads, "which holds numbers in the log '", log.name,
+                     "': no model reads dense columns yet, they are built but unused; remove the "
+                     "feature, or build the column with --categorical");
+  if (among(log.labels))
+    throw user_error(reads, "which is a label of the log '", log.name,
+                     "': heads learn labels, features do not read them");
+  std::vector<std::string> columns;
+  for (const auto& [name, vocabulary] : log.vocabularies) columns.push_back(name);
+  throw user_error(reads, "which the log '", log.name, "' does not have",
+                   suggestion(column, columns));
+}
+
 }  // namespace
 
 double useful_flop(double dense_parameters, double tokens, double pairs, int64_t heads,
@@ -114,15 +137,10 @@ double dense_parameters(const ModelConfig& model) {
 
 ModelConfig with_rows(const ModelConfig& model, const LogStatistics& log) {
   ModelConfig out = model;
-  std::vector<std::string> columns;
-  for (const auto& [name, vocabulary] : log.vocabularies) columns.push_back(name);
   std::map<std::string, int64_t> needed;
   for (const FeatureConfig& feature : model.features) {
     const auto vocabulary = log.vocabularies.find(column_of(feature));
-    if (vocabulary == log.vocabularies.end())
-      throw user_error("the feature '", feature.name, "' of the model '", model.name,
-                       "' reads the column '", column_of(feature), "', which the log '", log.name,
-                       "' does not have", suggestion(column_of(feature), columns));
+    if (vocabulary == log.vocabularies.end()) refuse_column(model, feature, log);
     int64_t& rows = needed[feature.table];
     rows = std::max(rows, vocabulary->second.size + 1);
   }
