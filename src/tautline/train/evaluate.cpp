@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "tautline/data/ranking.h"
 #include "tautline/train/metrics.h"
 #include "tautline/train/ranking.h"
 
@@ -82,8 +83,8 @@ void score_binary(const Network& network, const models::Inputs& inputs, const mo
   }
 }
 
-void report(const RankingMetrics& ranking, EvaluationResult& result) {
-  const std::pair<const char*, const RankingSums*> groups[] = {
+void report(const data::RankingMetrics& ranking, EvaluationResult& result) {
+  const std::pair<const char*, const data::RankingSums*> groups[] = {
       {"", &ranking.all}, {"_unseen", &ranking.unseen}, {"_later", &ranking.later}};
   for (const auto& [suffix, sums] : groups) {
     result.values.emplace_back(std::string("hr_at_10") + suffix, sums->hr());
@@ -115,7 +116,7 @@ EvaluationResult evaluate(Network& network, data::EvaluationReader& reader,
   const at::NoGradGuard no_grad;
   const auto start = std::chrono::steady_clock::now();
   const HeadConfig* head = models::next_item_head(network.config);
-  RankingMetrics ranking;
+  data::RankingMetrics ranking;
   BinaryHeads binary;
   for (const auto& [name, config] : network.config.heads) {
     if (config.loss == HeadConfig::Loss::kBinary) binary[name];

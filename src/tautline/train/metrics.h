@@ -9,13 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "tautline/data/ranking.h"
-
 namespace tautline::train {
-
-using data::rank_of;
-using data::RankingMetrics;
-using data::RankingSums;
 
 /// Of one binary head. AUC counts, for every pair of a positive and a negative, 1 where the
 /// positive has the higher score and 1/2 where they tie. Scores are logits, and logits in one bin

@@ -12,8 +12,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "tautline/base/error.h"
+#include "tautline/data/ranking.h"
 #include "tautline/ops/ops.h"
-#include "tautline/train/metrics.h"
 
 namespace tautline::train {
 namespace {
@@ -167,9 +167,9 @@ TargetRanks rank_targets(const at::Tensor& users_in, const data::EvaluationBatch
     // A target that does not equal itself is NaN: a broken model must not look like a perfect one.
     const int64_t higher = c[u], equal = c[n + u] - 1;
     const double nowhere = std::numeric_limits<double>::infinity();
-    ranks.all.push_back(equal < 0 ? nowhere : rank_of(higher, equal));
+    ranks.all.push_back(equal < 0 ? nowhere : data::rank_of(higher, equal));
     ranks.unseen.push_back(equal < 0 ? nowhere
-                                     : rank_of(higher - c[2 * n + u], equal - c[3 * n + u]));
+                                     : data::rank_of(higher - c[2 * n + u], equal - c[3 * n + u]));
   }
   return ranks;
 }
