@@ -32,8 +32,7 @@ void online_softmax(float* score, const Span& s, float scale, float& max, float&
     }
     Vf total{};
     for_span(s, [&](int64_t j, int n) {
-      Vf e = vexp(load(score + j) * scale - new_max);
-      for (int lane = n; lane < kLanes; ++lane) e[lane] = 0.0f;
+      const Vf e = first_lanes(vexp(load(score + j) * scale - new_max), n);
       total += e;
       store(score + j, e);
     });
@@ -74,8 +73,7 @@ void forward_group(const JaggedAttention& p, const Task& t, const Group& g, cons
 void score_gradients(float* score, float* product, const Span& s, float scale, float scale_out,
                      float lse, float delta) {
   for_span(s, [&](int64_t j, int n) {
-    Vf probability = vexp(load(score + j) * scale - lse);
-    for (int lane = n; lane < kLanes; ++lane) probability[lane] = 0.0f;
+    const Vf probability = first_lanes(vexp(load(score + j) * scale - lse), n);
     store(score + j, probability);
     store(product + j, probability * (load(product + j) - delta) * scale_out);
   });

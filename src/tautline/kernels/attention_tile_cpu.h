@@ -58,22 +58,25 @@ inline void pack_transposed(const float* in, int64_t stride, int64_t n, int64_t 
                             int64_t padded_n, float* out) {
   for (int64_t d = 0; d < dim; ++d) {
     float* line = out + d * padded_n;
+    if (n < padded_n) store(line + padded_n - kLanes, Vf{});
     for (int64_t j = 0; j < n; ++j) line[j] = in[j * stride + d];
-    std::fill_n(line + n, padded_n - n, 0.0f);
   }
 }
 /// [n, dim] -> [n, padded_dim], zeros behind.
 inline void pack_rows(const float* in, int64_t stride, int64_t n, int64_t dim, int64_t padded_dim,
                       float* out) {
   for (int64_t j = 0; j < n; ++j) {
+    if (dim < padded_dim) store(out + (j + 1) * padded_dim - kLanes, Vf{});
     std::memcpy(out + j * padded_dim, in + j * stride, dim * sizeof(float));
-    std::fill_n(out + j * padded_dim + dim, padded_dim - dim, 0.0f);
   }
 }
 
+// The three products are not inlined: inside a longer function their registers spill.
+
 /// out[r][j] = sum_d a[r][d] * b_t[d][first + j] for j < count (rounded up to lanes).
-inline void outer_products(const float* const a[kRows], const float* b_t, int64_t padded_n,
-                           int64_t dim, int64_t first, int64_t count, float* out) {
+[[gnu::noinline]] inline void outer_products(const float* const a[kRows], const float* b_t,
+                                             int64_t padded_n, int64_t dim, int64_t first,
+                                             int64_t count, float* out) {
   for (int64_t j = 0; j < count; j += kLanes) {
     Vf sum[kRows] = {};
     for (int64_t d = 0; d < dim; ++d) {
@@ -85,8 +88,8 @@ inline void outer_products(const float* const a[kRows], const float* b_t, int64_
 }
 
 /// out[r][:] += sum_j weight[r][j] * rows[j][:], kRows accumulators of one vector of channels.
-inline void add_weighted_rows(const float* weight, const float* rows, int64_t count,
-                              int64_t padded_dim, float* out) {
+[[gnu::noinline]] inline void add_weighted_rows(const float* weight, const float* rows,
+                                                int64_t count, int64_t padded_dim, float* out) {
   for (int64_t d = 0; d < padded_dim; d += kLanes) {
     Vf sum[kRows];
     for (int r = 0; r < kRows; ++r) sum[r] = load(out + r * padded_dim + d);
@@ -99,8 +102,8 @@ inline void add_weighted_rows(const float* weight, const float* rows, int64_t co
 }
 
 /// out[j][:] += sum_r weight[r][j] * a[r][:]
-inline void add_outer(const float* weight, const float* a, int64_t count, int64_t padded_dim,
-                      float* out) {
+[[gnu::noinline]] inline void add_outer(const float* weight, const float* a, int64_t count,
+                                        int64_t padded_dim, float* out) {
   for (int64_t d = 0; d < padded_dim; d += kLanes) {
     Vf value[kRows];
     for (int r = 0; r < kRows; ++r) value[r] = load(a + r * padded_dim + d);
@@ -189,14 +192,17 @@ inline Span span_of(const KeyRange& keys, int64_t tile, int64_t count) {
   const int64_t first = clamp_to(keys.first - tile, 0, count);
   return {first / kLanes * kLanes, first, clamp_to(keys.last - tile, first, count), count};
 }
-/// Zero outside of [first, last): kernels write all lanes from `start`, `last` rounded up.
+/// Zero outside of [first, last), after all lanes from `start` were written by for_span, those
+/// behind `last` as zeros.
 inline void clear_outside(const Span& s, float* values) {
-  std::fill_n(values, s.first, 0.0f);
-  if (s.last == s.first) {
-    std::fill_n(values, s.count, 0.0f);
-  } else {
-    for (int64_t j = s.last; j < s.count; ++j) values[j] = 0.0f;
-  }
+  if (s.first > 0) std::fill_n(values, s.first, 0.0f);
+  const int64_t written = s.last > s.first ? round_up(s.last, kLanes) : s.first;
+  for (int64_t j = written; j < s.count; ++j) values[j] = 0.0f;
+}
+/// v with zeros in the lanes from n.
+TAUTLINE_ALWAYS_INLINE Vf first_lanes(Vf v, int n) {
+  for (int lane = n; lane < kLanes; ++lane) v[lane] = 0.0f;
+  return v;
 }
 /// Calls body(offset, lanes) over [start, last).
 template <class Body>
@@ -296,12 +302,11 @@ inline BackwardMemory take_backward_memory(const Task& t, bool bias, Workspace& 
 inline void load_group(const AttentionProblem& p, const Task& t, const Group& g,
                        const float* d_out_rows[kRows], const BackwardMemory& m) {
   std::fill_n(m.d_query, kRows * t.padded_dim, 0.0f);
-  std::fill_n(m.query, kRows * t.padded_dim, 0.0f);
-  std::fill_n(m.d_out, kRows * t.padded_value_dim, 0.0f);
   for (int64_t r = 0; r < kRows; ++r) {
     d_out_rows[r] = row(p.d_o, t.first_row + std::min(g.i + r, t.nq - 1), g.head);
-    std::memcpy(m.query + r * t.padded_dim, g.query[r], t.dim * sizeof(float));
-    std::memcpy(m.d_out + r * t.padded_value_dim, d_out_rows[r], t.value_dim * sizeof(float));
+    pack_rows(g.query[r], 0, 1, t.dim, t.padded_dim, m.query + r * t.padded_dim);
+    pack_rows(d_out_rows[r], 0, 1, t.value_dim, t.padded_value_dim,
+              m.d_out + r * t.padded_value_dim);
   }
 }
 

@@ -122,8 +122,7 @@ struct Call {
       const float max = reduce_max(highest);
       Vf total{};
       for_span(s, [&](int64_t j, int lanes) {
-        Vf e = vexp(load(x + j) * scale - max);
-        for (int lane = lanes; lane < kLanes; ++lane) e[lane] = 0.0f;
+        const Vf e = first_lanes(vexp(load(x + j) * scale - max), lanes);
         total += e;
         store(x + j, e);
       });

@@ -99,7 +99,9 @@ void forward_group(const Gdpa& p, const Task& t, const Group& g, const BiasRows*
       float* line = score + r * kTile;
       if (bias) add_bias(*bias, g.i + r, tile, s, alpha, line);
       const float scale = bias ? 1.0f : alpha;
-      for_span(s, [&](int64_t j, int) { store(line + j, F::at(load(line + j) * scale).value); });
+      for_span(s, [&](int64_t j, int n) {
+        store(line + j, first_lanes(F::at(load(line + j) * scale).value, n));
+      });
       clear_outside(s, line);
     }
     add_weighted_rows(score, t.values + tile * t.padded_value_dim, count, t.padded_value_dim, o);
@@ -116,10 +118,10 @@ void forward_group(const Gdpa& p, const Task& t, const Group& g, const BiasRows*
 template <class F>
 void score_gradients(float* score, float* product, const Span& s, float scale, float beta,
                      float scale_out) {
-  for_span(s, [&](int64_t j, int) {
+  for_span(s, [&](int64_t j, int n) {
     const Activated f = F::at(load(score + j) * scale);
-    store(score + j, f.value * beta);
-    store(product + j, f.slope * load(product + j) * scale_out);
+    store(score + j, first_lanes(f.value * beta, n));
+    store(product + j, first_lanes(f.slope * load(product + j) * scale_out, n));
   });
   clear_outside(s, score);
   clear_outside(s, product);
