@@ -47,5 +47,23 @@ heads:
   EXPECT_EQ(dense_parameters(model), built(model));
 }
 
+TEST(ParameterCount, OfTheAttentionsBiases) {
+  for (const char* causal : {"true", "false"}) {
+    const auto model = parse_config<ModelConfig>(R"(
+features: [{name: item, table: item, max_length: 30}]
+tables: {item: {rows: 100, dim: 48}}
+backbone: {layers: 3, width: 48, heads: 3, attention: silu, attention_bias: [position, time], attention_time_buckets: 20, causal: )" +
+                                                     std::string(causal) + R"(}
+heads: {click: {loss: binary}}
+)",
+                                                 "m.yaml");
+    EXPECT_EQ(dense_parameters(model), built(model));
+    ModelConfig without = model;
+    without.backbone.attention_bias.clear();
+    const int64_t distances = model.backbone.causal ? 30 : 59;
+    EXPECT_EQ(built(model) - built(without), 3 * 3 * (distances + 20));
+  }
+}
+
 }  // namespace
 }  // namespace tautline::models

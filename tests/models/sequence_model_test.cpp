@@ -127,6 +127,38 @@ void check_gradient(const ModelConfig& config, int64_t classes) {
 TEST(SequenceModel, GradientOfSasrec) { check_gradient(sasrec(23, 8, 0.3), 23); }
 TEST(SequenceModel, GradientOfEverythingElse) { check_gradient(rich(23), 23); }
 
+ModelConfig attending(BackboneConfig::Attention attention) {
+  using Bias = BackboneConfig::AttentionBias;
+  ModelConfig m = rich(23);
+  m.backbone.attention = attention;
+  if (attention != BackboneConfig::Attention::kBlock)
+    m.backbone.attention_bias = {Bias::kPosition, Bias::kTime};
+  return m;
+}
+TEST(SequenceModel, GradientOfEveryAttention) {
+  using Attention = BackboneConfig::Attention;
+  for (const auto attention :
+       {Attention::kSoftmax, Attention::kSilu, Attention::kGelu, Attention::kBlock})
+    check_gradient(attending(attention), 23);
+}
+
+TEST(SequenceModel, BlocksOfSixtyFourTokensSeeNothingOfEachOther) {
+  ModelConfig config = attending(BackboneConfig::Attention::kBlock);
+  config.features.pop_back();  // the pooled one sees the whole past
+  for (auto& feature : config.features) feature.max_length = 200;
+  Tiny tiny(config, 23);
+  const data::Batch batch = make_batch({130}, 23);
+  const Inputs inputs = tiny.inputs.training(batch);
+  const at::Tensor before = tiny.model.hidden(inputs, tiny.look_up(inputs), {false, 0});
+  data::Batch changed = batch;
+  changed.item[3] = changed.item[3] % 23 + 1;
+  const Inputs other = tiny.inputs.training(changed);
+  const at::Tensor after = tiny.model.hidden(other, tiny.look_up(other), {false, 0});
+  EXPECT_TRUE(before.narrow(0, 0, 3).equal(after.narrow(0, 0, 3)));
+  EXPECT_FALSE(before.narrow(0, 60, 4).equal(after.narrow(0, 60, 4)));
+  EXPECT_TRUE(before.narrow(0, 64, 66).equal(after.narrow(0, 64, 66)));
+}
+
 TEST(SequenceModel, ASampleDoesNotSeeItsNeighboursNorItsFuture) {
   Tiny tiny(rich(23), 23);
   const data::Batch batch = make_batch({6, 9}, 23);
@@ -143,7 +175,9 @@ TEST(SequenceModel, ASampleDoesNotSeeItsNeighboursNorItsFuture) {
 }
 
 TEST(SequenceModel, ARankWithoutSamplesTakesPart) {
-  for (const ModelConfig& config : {sasrec(23), rich(23)}) {
+  for (const ModelConfig& config :
+       {sasrec(23), rich(23), attending(BackboneConfig::Attention::kSilu),
+        attending(BackboneConfig::Attention::kBlock)}) {
     Tiny tiny(config, 23);
     data::Batch batch = make_batch({}, 23);
     batch.categorical["shop"];

@@ -21,9 +21,9 @@ TEST(ReaderOptions, ASampleCostsItsUsefulFlop) {
     const BackboneConfig& b = job.model.backbone;
     const balance::Cost cost = reader_options(job, 0, 2).cost;
     for (const int64_t tokens : {1, 7, 100, 2048}) {
-      const double flop =
-          useful_flop(dense_parameters(job.model), static_cast<double>(tokens),
-                      attention_pairs(tokens, b.causal), b.heads, b.width / b.heads, b.layers);
+      const double flop = useful_flop(dense_parameters(job.model), static_cast<double>(tokens),
+                                      attention_pairs(static_cast<double>(tokens), b), b.heads,
+                                      b.width / b.heads, b.layers);
       EXPECT_NEAR(cost.of(tokens), flop, 1e-12 * flop) << name;  // a few roundings of 2^-53
     }
   }

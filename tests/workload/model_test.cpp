@@ -70,6 +70,11 @@ TEST(ModelConfig, RefusesWhatCannotBeBuilt) {
               HasSubstr("the head 'next_item' names the table 'users'"));
   EXPECT_THAT(error_of({"tables.item.hash.ways=3"}), HasSubstr("must divide its dim 64"));
   EXPECT_THAT(error_of({"tables.item.rows=0"}), HasSubstr("the hashed table 'item' needs"));
+  EXPECT_THAT(error_of({"backbone.attention=block", "backbone.causal=false"}),
+              HasSubstr("next_item would see the item"));
+  EXPECT_THAT(error_of({"backbone.attention=block", "backbone.attention_bias=[position]"}),
+              HasSubstr("block attention has no attention_bias"));
+  EXPECT_THAT(error_of({"backbone.attention=silk"}), HasSubstr("silu"));
   EXPECT_THAT(error_of({"backbone.causal=false"}),
               HasSubstr("--set backbone.causal=false: next_item would see the item"));
   EXPECT_THAT(error_of({"heads.next_item.loss=full_softmax", "heads.next_item.negatives=1"}),
@@ -230,8 +235,13 @@ TEST(Describe, FlopFormulaOfTheLargePeer) {
   // Forward of attention is two products of 2 H d FLOP a pair, backward 2.5 times that.
   EXPECT_EQ(useful_flop(0, 100, 10, 4, 128, 3), 10 * 3 * 4.0 * 4 * 128 * 3.5);
   EXPECT_EQ(useful_flop(7, 100, 0, 4, 128, 3), 4200);
-  EXPECT_EQ(attention_pairs(10, true), 50);
-  EXPECT_EQ(attention_pairs(10, false), 100);
+  BackboneConfig b;
+  EXPECT_EQ(attention_pairs(10.0, b), 50);
+  b.causal = false;
+  EXPECT_EQ(attention_pairs(10.0, b), 100);
+  b.attention = BackboneConfig::Attention::kBlock;
+  EXPECT_EQ(attention_pairs(10.0, b), 100);
+  EXPECT_EQ(attention_pairs(130.0, b), 2 * 64 * 64 + 4);
 }
 
 TEST(LogStatistics, ReadsBack) {

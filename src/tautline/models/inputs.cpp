@@ -57,7 +57,7 @@ void move_ids(Inputs& inputs, const HostIds& ids, const ModelConfig& model, at::
   }
 }
 
-/// Positions, time gaps and the features' ids.
+/// Positions, times and the features' ids.
 HostIds begin_inputs(Inputs& inputs, const Sequences& s, const ModelConfig& model,
                      at::Device device) {
   inputs.samples = static_cast<int64_t>(s.offsets.size()) - 1;
@@ -78,6 +78,9 @@ HostIds begin_inputs(Inputs& inputs, const Sequences& s, const ModelConfig& mode
   inputs.offsets = to_device(s.offsets, device);
   inputs.position = to_device(position, device);
   if (gaps) inputs.time_gap = to_device(gap, device);
+  if (has_bias(model.backbone, BackboneConfig::AttentionBias::kTime)) {
+    inputs.time = to_device(s.time, device);
+  }
 
   HostIds ids;
   for (const FeatureConfig& feature : model.features) {

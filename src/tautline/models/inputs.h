@@ -29,6 +29,7 @@ struct Inputs {
   at::Tensor sample;        // [T] int64: the sample's index in the step's fixed set; keys dropout
   at::Tensor position;      // [T] int64: place inside the sample
   at::Tensor time_gap;      // [T] int64 bucket; undefined where the model has no time gaps
+  at::Tensor time;          // [T] int64 seconds; undefined where no attention bias wants them
   std::map<std::string, at::Tensor> ids;       // [I] int64 by table, known to lie in it
   std::map<std::string, int64_t> feature_row;  // first of a feature's T rows in its table's
   at::Tensor target_token;   // [N] int64: who predicts; undefined where every token does

@@ -12,7 +12,7 @@ using dense::Initial;
 using dense::ParameterSpec;
 using Position = BackboneConfig::Position;
 
-constexpr double kEmbeddingStd = 0.02;  // positions and time gaps, as the tables' default
+constexpr double kEmbeddingStd = 0.02;  // positions, time gaps, biases; as the tables' default
 
 class Specs {
  public:
@@ -70,6 +70,10 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& model) {
     const std::string layer = "layer." + std::to_string(i);
     specs.norm(layer + ".attention.norm", b);
     specs.linear(layer + ".attention.qkv", 3 * b.width, b.width, b.bias);
+    if (has_bias(b, BackboneConfig::AttentionBias::kPosition))
+      specs.embedding(layer + ".attention.position_bias", b.heads, bias_distances(model));
+    if (has_bias(b, BackboneConfig::AttentionBias::kTime))
+      specs.embedding(layer + ".attention.time_bias", b.heads, b.attention_time_buckets);
     specs.linear(layer + ".attention.out", b.width, b.width, b.bias);
     specs.norm(layer + ".mlp.norm", b);
     const bool gated = b.mlp == BackboneConfig::Mlp::kSwiglu;

@@ -1,8 +1,8 @@
 // The dense parameters that a model has, from its configuration alone.
 //
 // Initial values: linear layers as torch.nn.Linear (uniform in +-1/sqrt(inputs), weight and bias),
-// learned positions and time gaps normal with standard deviation .02, norms at one, a norm's bias
-// at zero. Tables are embedding/'s.
+// learned positions, time gaps and attention biases normal with standard deviation .02, norms at
+// one, a norm's bias at zero. Tables are embedding/'s.
 #pragma once
 
 #include <cstdint>

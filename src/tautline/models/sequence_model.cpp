@@ -5,15 +5,20 @@
 #include <tuple>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "tautline/kernels/block_attention.h"
 #include "tautline/models/parameters.h"
 #include "tautline/ops/ops.h"
+#include "tautline/workload/model_fields.h"
 
 namespace tautline::models {
 namespace {
+
+static_assert(kAttentionBlock == kernels::kAttentionBlock);
 
 constexpr double kNormEps = 1e-5;  // torch's default for both norms' layers
 
@@ -70,7 +75,8 @@ SequenceModel::SequenceModel(const ModelConfig& config, const PrecisionPlan& pre
     layers_.push_back({norm(name + ".attention.norm"), norm(name + ".mlp.norm"),
                        linear(name + ".attention.qkv", b.bias),
                        linear(name + ".attention.out", b.bias), linear(name + ".mlp.in", b.bias),
-                       linear(name + ".mlp.out", b.bias)});
+                       linear(name + ".mlp.out", b.bias), bias(name, AttentionBias::kPosition),
+                       bias(name, AttentionBias::kTime)});
   }
   norm_ = norm("norm");
   if (output_width(config_) != b.width) output_ = linear("output", false);
@@ -83,6 +89,13 @@ SequenceModel::Linear SequenceModel::linear(const std::string& name, bool bias) 
 SequenceModel::Norm SequenceModel::norm(const std::string& name) const {
   const bool bias = config_.backbone.norm == BackboneConfig::Norm::kLayer;
   return {parameters_[name + ".weight"], bias ? parameters_[name + ".bias"] : at::Tensor()};
+}
+
+at::Tensor SequenceModel::bias(const std::string& layer, AttentionBias kind) const {
+  if (!has_bias(config_.backbone, kind)) return {};
+  const bool position = kind == AttentionBias::kPosition;
+  return parameters_[layer + (position ? ".attention.position_bias" : ".attention.time_bias") +
+                     ".weight"];
 }
 
 at::Tensor SequenceModel::cast(const at::Tensor& parameter) const {
@@ -124,14 +137,36 @@ at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
                                     const Inputs& inputs) const {
   const BackboneConfig& b = config_.backbone;
   const int64_t d = b.width / b.heads;
+  const bool rope =
+      std::count(b.position.begin(), b.position.end(), BackboneConfig::Position::kRope) > 0;
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
   at::Tensor qkv = apply(layer.qkv, x).view({inputs.tokens, 3, b.heads, d});
-  if (std::count(b.position.begin(), b.position.end(), BackboneConfig::Position::kRope)) {
-    qkv = ops::rope(qkv, inputs.position, b.rope_base);
+  if (b.attention == BackboneConfig::Attention::kBlock) {  // turns q and k itself
+    const std::vector<at::Tensor> p = qkv.unbind(1);
+    return ops::block_attention(p[0], p[1], p[2], inputs.offsets, b.causal, scale,
+                                rope ? "half_split" : "none", b.rope_base)
+        .reshape({inputs.tokens, b.width});
   }
-  const std::vector<at::Tensor> parts = qkv.unbind(1);
-  return ops::jagged_attention(parts[0], parts[1], parts[2], inputs.offsets, inputs.offsets,
-                               inputs.longest, inputs.longest, b.causal,
-                               1 / std::sqrt(static_cast<double>(d)))
+  if (rope) qkv = ops::rope(qkv, inputs.position, b.rope_base);
+  const std::vector<at::Tensor> p = qkv.unbind(1);
+  ops::AttentionOptions options;
+  options.causal = b.causal;
+  if (layer.position_bias.defined()) {
+    const int64_t future = b.causal ? sample_length(config_) - 1 : 0;  // which nobody sees
+    options.position_bias = at::constant_pad_nd(layer.position_bias, {future, 0});
+  }
+  if (layer.time_bias.defined()) {
+    options.time_bias = layer.time_bias;
+    options.q_time = options.k_time = inputs.time;
+  }
+  if (b.attention == BackboneConfig::Attention::kSoftmax) {
+    return ops::jagged_attention(p[0], p[1], p[2], inputs.offsets, inputs.offsets, inputs.longest,
+                                 inputs.longest, scale, options)
+        .reshape({inputs.tokens, b.width});
+  }
+  const char* activation = b.attention == BackboneConfig::Attention::kSilu ? "silu" : "gelu";
+  return ops::gdpa(p[0], p[1], p[2], inputs.offsets, inputs.offsets, inputs.longest, inputs.longest,
+                   activation, scale, 1 / static_cast<double>(sample_length(config_)), options)
       .reshape({inputs.tokens, b.width});
 }
 

@@ -4,12 +4,14 @@
 //   x = concatenated feature rows [-> linear, where their width differs]
 //       [+ positions] [+ time gaps]
 //   each layer:
-//     x += dropout(out(attention(rope(qkv(norm(x))))))
+//     x += dropout(out(attention(rope(qkv(norm(x))))))   softmax, silu, gelu or block attention,
+//                                                        [+ biases by distance and by time]
 //     x += dropout(out(f(in(norm(x)))))
 //   y = [output(] norm(x at the targets) [)]
 //
 // With norm layer, mlp gelu, biases and learned positions this is SASRec (Kang, McAuley, ICDM 2018)
-// in its pre-norm form; with rms, swiglu, rope the usual language model's block.
+// in its pre-norm form; with rms, swiglu, rope the usual language model's block; with silu attention
+// and both biases HSTU's attention (Zhai et al. 2024) in that block.
 //
 // Precision: parameters and table rows FP32; with bf16 compute the activations between operators
 // are bf16 and parameters are cast where they are used. Sums inside norms, attention and losses are
@@ -71,11 +73,14 @@ class SequenceModel {
   struct Layer {
     Norm attention_norm, mlp_norm;
     Linear qkv, attention_out, mlp_in, mlp_out;
+    at::Tensor position_bias, time_bias;  // [H, distances], [H, buckets]; undefined: none
   };
   struct Dropout;
 
   Linear linear(const std::string& name, bool bias) const;
   Norm norm(const std::string& name) const;
+  using AttentionBias = BackboneConfig::AttentionBias;
+  at::Tensor bias(const std::string& layer, AttentionBias kind) const;
   at::Tensor cast(const at::Tensor& parameter) const;
   at::Tensor apply(const Linear& linear, const at::Tensor& x) const;
   at::Tensor apply(const Norm& norm, const at::Tensor& x) const;

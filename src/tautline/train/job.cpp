@@ -142,7 +142,11 @@ balance::Cost sample_cost(const ModelConfig& model) {
   const auto flop = [&](double parameters, double tokens, double pairs) {
     return useful_flop(parameters, tokens, pairs, b.heads, b.width / b.heads, b.layers);
   };
-  return {flop(dense_parameters(model), 1, 0), flop(0, 0, attention_pairs(1, b.causal))};
+  if (b.attention == BackboneConfig::Attention::kBlock) {  // linear: full blocks
+    const double pairs = attention_pairs(double{kAttentionBlock}, b) / kAttentionBlock;
+    return {flop(dense_parameters(model), 1, pairs), 0};
+  }
+  return {flop(dense_parameters(model), 1, 0), flop(0, 0, attention_pairs(1.0, b))};
 }
 
 data::ReaderOptions reader_options(const Job& job, int rank, int world) {

@@ -12,10 +12,11 @@
 namespace tautline::train {
 namespace {
 
-double attention_pairs(const data::Batch& batch, bool causal) {
+double attention_pairs(const data::Batch& batch, const BackboneConfig& backbone) {
   double pairs = 0;
   for (int64_t i = 0; i < batch.samples(); ++i) {
-    pairs += tautline::attention_pairs(batch.offsets[i + 1] - batch.offsets[i], causal);
+    pairs += tautline::attention_pairs(static_cast<double>(batch.offsets[i + 1] - batch.offsets[i]),
+                                       backbone);
   }
   return pairs;
 }
@@ -115,7 +116,7 @@ void Step::start_report(const data::Batch& batch, const at::Tensor& loss) {
   pending.values = at::empty({3}, loss.options().dtype(at::kDouble));
   pending.values[0].copy_(loss);
   pending.values[1].fill_(static_cast<double>(batch.tokens()));
-  pending.values[2].fill_(attention_pairs(batch, network_.config.backbone.causal));
+  pending.values[2].fill_(attention_pairs(batch, network_.config.backbone));
   pending.sum = world_.all_reduce(pending.values, comm::Communicator::Reduction::kSum, "report");
   if (loss.is_cuda()) {
     pending.sum.wait();  // the stream's wait, not the host's

@@ -32,7 +32,8 @@ double normal_quantile(double p) {
 }
 
 // The log-normal that fits, at 1,000 equally likely lengths, kept inside the lengths that occur.
-SampleShape sample_shape(const LengthStatistics& length, int64_t longest, bool causal) {
+SampleShape sample_shape(const LengthStatistics& length, int64_t longest,
+                         const BackboneConfig& backbone) {
   constexpr int kPoints = 1000;
   double tokens = 0, pairs = 0, samples = 0;
   for (int i = 0; i < kPoints; ++i) {
@@ -47,10 +48,20 @@ SampleShape sample_shape(const LengthStatistics& length, int64_t longest, bool c
     const double rest = positions - full * static_cast<double>(longest);
     tokens += positions;
     samples += full + (rest > 0 ? 1 : 0);
-    pairs += full * attention_pairs(longest, causal) + rest * rest * (causal ? 0.5 : 1.0);
+    pairs += full * attention_pairs(static_cast<double>(longest), backbone) +
+             attention_pairs(rest, backbone);
   }
   if (samples == 0) return {};
   return {tokens / samples, pairs / samples};
+}
+
+/// Of one layer: a head's number for each distance, and for each bucket of time.
+double bias_tables(const ModelConfig& model) {
+  const BackboneConfig& b = model.backbone;
+  int64_t entries = 0;
+  if (has_bias(b, BackboneConfig::AttentionBias::kPosition)) entries += bias_distances(model);
+  if (has_bias(b, BackboneConfig::AttentionBias::kTime)) entries += b.attention_time_buckets;
+  return static_cast<double>(b.heads * entries);
 }
 
 double state_bytes_per_row(const TableConfig& table) {
@@ -96,9 +107,11 @@ double useful_flop(double dense_parameters, double tokens, double pairs, int64_t
   return 6 * dense_parameters * tokens + attention * static_cast<double>(layers);
 }
 
-double attention_pairs(int64_t tokens, bool causal) {
-  const auto n = static_cast<double>(tokens);
-  return causal ? n * n / 2 : n * n;
+double attention_pairs(double tokens, const BackboneConfig& backbone) {
+  const auto square = [&](double n) { return backbone.causal ? n * n / 2 : n * n; };
+  if (backbone.attention != BackboneConfig::Attention::kBlock) return square(tokens);
+  const double blocks = std::floor(tokens / kAttentionBlock);
+  return blocks * square(kAttentionBlock) + square(tokens - blocks * kAttentionBlock);
 }
 
 double dense_parameters(const ModelConfig& model) {
@@ -112,7 +125,8 @@ double dense_parameters(const ModelConfig& model) {
   const int64_t inner = mlp_width(b);
   const int64_t mlp_in = b.mlp == BackboneConfig::Mlp::kSwiglu ? 2 * inner : inner;
   const double layer = linear(3 * b.width, b.width, b.bias) + linear(b.width, b.width, b.bias) +
-                       linear(mlp_in, b.width, b.bias) + linear(b.width, inner, b.bias) + 2 * norm;
+                       linear(mlp_in, b.width, b.bias) + linear(b.width, inner, b.bias) + 2 * norm +
+                       bias_tables(model);
   double total = layer * static_cast<double>(b.layers) + norm;
 
   int64_t input = 0, output = b.width;
@@ -163,7 +177,7 @@ ModelConfig with_rows(const ModelConfig& model, const LogStatistics& log) {
 Workload describe(const ModelConfig& model_config, const LogStatistics& log, int64_t batch) {
   const ModelConfig model = with_rows(model_config, log);
   const BackboneConfig& b = model.backbone;
-  const SampleShape shape = sample_shape(log.length, sample_length(model), b.causal);
+  const SampleShape shape = sample_shape(log.length, sample_length(model), b);
   Workload work;
   work.model = model.name;
   work.batch = batch;

@@ -26,8 +26,9 @@ double useful_flop(double dense_parameters, double tokens, double pairs, int64_t
                    int64_t head_dim, int64_t layers);
 
 /// Pairs of one sequence of n tokens: n^2 / 2 where causal (half of the diagonal's share is left
-/// out, as in the figures we compare with: 1/n of the whole), n^2 otherwise.
-double attention_pairs(int64_t tokens, bool causal);
+/// out, as in the figures we compare with: 1/n of the whole), n^2 otherwise; with block attention
+/// the sum of that over its blocks.
+double attention_pairs(double tokens, const BackboneConfig& backbone);
 
 /// Parameters outside the tables: what models/ builds from the same config.
 double dense_parameters(const ModelConfig& model);

@@ -73,10 +73,12 @@ void check_tables(const ModelConfig& model, const Provenance& at) {
 
 void check_backbone(const ModelConfig& model, const Provenance& at) {
   const BackboneConfig& b = model.backbone;
-  const std::pair<const char*, int64_t> positive[] = {{"layers", b.layers},
-                                                      {"width", b.width},
-                                                      {"heads", b.heads},
-                                                      {"time_gap_buckets", b.time_gap_buckets}};
+  const std::pair<const char*, int64_t> positive[] = {
+      {"layers", b.layers},
+      {"width", b.width},
+      {"heads", b.heads},
+      {"time_gap_buckets", b.time_gap_buckets},
+      {"attention_time_buckets", b.attention_time_buckets}};
   for (const auto& [key, value] : positive)
     if (value < 1)
       throw user_error(at(std::string("backbone.") + key), "backbone.", key,
@@ -89,6 +91,10 @@ void check_backbone(const ModelConfig& model, const Provenance& at) {
   if (rope != b.position.end() && (b.width / b.heads) % 2 != 0)
     throw user_error(at("backbone.position"), "rope turns pairs: the head dimension ",
                      b.width / b.heads, " (width / heads) must be even");
+  if (b.attention == BackboneConfig::Attention::kBlock && !b.attention_bias.empty())
+    throw user_error(at("backbone.attention_bias"),
+                     "block attention has no attention_bias: remove it, or take softmax, silu or "
+                     "gelu");
   if (b.mlp_width < 0) throw user_error(at("backbone.mlp_width"), "mlp_width must be 0 or more");
   if (!(b.dropout >= 0 && b.dropout < 1))
     throw user_error(at("backbone.dropout"), "backbone.dropout must be in [0, 1), found ",
@@ -144,6 +150,10 @@ int64_t sample_length(const ModelConfig& model) {
     if (feature.kind == FeatureConfig::Kind::kSequence)
       longest = std::max(longest, feature.max_length);
   return longest;
+}
+
+int64_t bias_distances(const ModelConfig& model) {
+  return model.backbone.causal ? sample_length(model) : 2 * sample_length(model) - 1;
 }
 
 int64_t mlp_width(const BackboneConfig& backbone) {

@@ -5,6 +5,7 @@
 // printing, comparing and explaining are visitors over it (base/config.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -45,7 +46,10 @@ struct FeatureConfig {
 };
 
 struct BackboneConfig {
-  enum class Attention { kSoftmax };  // silu, gelu, block come with their kernels
+  /// kBlock: softmax inside blocks of 64 tokens. kSilu and kGelu: the activation in softmax's place,
+  /// divided by the longest sample's length (HSTU, Zhai et al. 2024, equation 2).
+  enum class Attention { kSoftmax, kSilu, kGelu, kBlock };
+  enum class AttentionBias { kPosition, kTime };
   enum class Norm { kRms, kLayer };
   enum class Mlp { kSwiglu, kGelu };
   enum class Position { kRope, kLearned, kTimeGap };
@@ -55,6 +59,8 @@ struct BackboneConfig {
   int64_t mlp_width =
       0;  // 0: 4 x width for gelu; 8/3 x width rounded down to a multiple of 64 for swiglu
   Attention attention = Attention::kSoftmax;
+  std::vector<AttentionBias> attention_bias;  // learned, a head and a distance; HSTU's
+  int64_t attention_time_buckets = 64;        // two an octave of seconds
   bool causal = true;
   Norm norm = Norm::kRms;
   Mlp mlp = Mlp::kSwiglu;
@@ -65,6 +71,15 @@ struct BackboneConfig {
   double dropout = 0.0;
   bool operator==(const BackboneConfig&) const = default;
 };
+
+/// Tokens of a block of block attention (kernels/block_attention.h).
+inline constexpr int64_t kAttentionBlock = 64;
+
+/// Whether scores have that bias.
+inline bool has_bias(const BackboneConfig& backbone, BackboneConfig::AttentionBias bias) {
+  const auto& all = backbone.attention_bias;
+  return std::find(all.begin(), all.end(), bias) != all.end();
+}
 
 struct HeadConfig {
   enum class Loss { kSampledSoftmax, kFullSoftmax, kBinary };

@@ -25,7 +25,13 @@ constexpr auto choices(FeatureConfig::Pooling*) {
                     std::pair{FeatureConfig::Pooling::kMean, "mean"}};
 }
 constexpr auto choices(BackboneConfig::Attention*) {
-  return std::array{std::pair{BackboneConfig::Attention::kSoftmax, "softmax"}};
+  using Attention = BackboneConfig::Attention;
+  return std::array{std::pair{Attention::kSoftmax, "softmax"}, std::pair{Attention::kSilu, "silu"},
+                    std::pair{Attention::kGelu, "gelu"}, std::pair{Attention::kBlock, "block"}};
+}
+constexpr auto choices(BackboneConfig::AttentionBias*) {
+  return std::array{std::pair{BackboneConfig::AttentionBias::kPosition, "position"},
+                    std::pair{BackboneConfig::AttentionBias::kTime, "time"}};
 }
 constexpr auto choices(BackboneConfig::Norm*) {
   return std::array{std::pair{BackboneConfig::Norm::kRms, "rms"},
@@ -88,7 +94,10 @@ void fields(V& v, BackboneConfig& x) {
   v("width", x.width, "width of the residual stream");
   v("heads", x.heads, "attention heads; divides width");
   v("mlp_width", x.mlp_width, "0: 4 x width (gelu), 8/3 x width in multiples of 64 (swiglu)");
-  v("attention", x.attention, "what turns scores into weights");
+  v("attention", x.attention, "softmax; silu or gelu of each score; block: softmax in 64 tokens");
+  v("attention_bias", x.attention_bias, "learned and added to scores: position, time (distances)");
+  if (has_bias(x, BackboneConfig::AttentionBias::kTime))
+    v("attention_time_buckets", x.attention_time_buckets, "of the bias by time, two an octave");
   v("causal", x.causal, "a token sees only what came before it");
   v("norm", x.norm, "rms or layer; before attention and before the MLP");
   v("mlp", x.mlp, "swiglu or gelu");
@@ -138,6 +147,10 @@ void validate(const ModelConfig& model, const Provenance& at = {});
 
 /// Tokens of a sample at most: the longest of the sequence features.
 int64_t sample_length(const ModelConfig& model);
+
+/// Entries of a head's bias by position: distances into the past, and into the future where
+/// attention sees that.
+int64_t bias_distances(const ModelConfig& model);
 
 /// Width of the MLP after its default is filled in (BackboneConfig::mlp_width).
 int64_t mlp_width(const BackboneConfig& backbone);
