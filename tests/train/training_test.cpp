@@ -195,6 +195,30 @@ TEST_F(Training, SigtermEndsWithACheckpointAndZero) {
   EXPECT_THAT(resumed.err, testing::HasSubstr("resumed at step " + std::to_string(step)));
 }
 
+// From the moment that the ranks exist to that of the first steps.
+TEST_F(Training, SigtermWhileTheRanksStartEndsWithZero) {
+  for (const int milliseconds : {0, 400, 1200}) {
+    const std::string run = "starting" + std::to_string(milliseconds);
+    const pid_t child = start(training(run, 2, {"--set", "steps=1000000"}), run);
+    const std::string children =
+        "/proc/" + std::to_string(child) + "/task/" + std::to_string(child) + "/children";
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (read_file(children).empty() && std::chrono::steady_clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    kill(child, SIGTERM);
+    const Outcome outcome = finish(child, run);
+    ASSERT_EQ(outcome.status, 0) << milliseconds << " ms: " << outcome.err;
+    EXPECT_TRUE(outcome.last().at("interrupted").get<bool>());
+    const bool stepped = outcome.last().at("step").get<int64_t>() > 0;
+    EXPECT_THAT(outcome.err,
+                testing::HasSubstr(stepped ? "its checkpoint is saved"
+                                           : "before the first step; nothing to save"));
+    EXPECT_EQ(fs::exists(folder_ / run / "checkpoints" / "step-00000000"), false);
+  }
+}
+
 TEST_F(Training, GradientsAreSummedWhileTheBackwardRuns) {
   const Outcome outcome = program(
       training("overlap", 2,

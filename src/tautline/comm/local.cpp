@@ -125,8 +125,11 @@ void Job::spawn(int number) {
   sigaddset(&defaults, SIGINT);
   sigaddset(&defaults, SIGTERM);
   posix_spawnattr_setsigdefault(&attributes, &defaults);
+  // Both wait until the rank has its handlers (stop.h): while it loads they would kill it.
+  posix_spawnattr_setsigmask(&attributes, &defaults);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 
   std::vector<std::string> variables = environment_without_launchers();
   for (auto& variable : local_rank_variables(number, options_.ranks, store_->getPort(), ::getpid()))

@@ -24,6 +24,11 @@ void install_stop_signals() {
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, nullptr);
   ::sigaction(SIGINT, &action, nullptr);
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGTERM);
+  sigaddset(&both, SIGINT);
+  ::pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
 }
 
 int stop_signal() { return noted_signal; }
@@ -32,6 +37,11 @@ void clear_stop() { noted_signal = 0; }
 
 StopAgreement::StopAgreement(Communicator control, double patience_seconds)
     : control_(std::move(control)), patience_(patience_seconds) {}
+
+Stop StopAgreement::now() {
+  const Stop answer = next();
+  return answer == Stop::kNo ? finish() : answer;
+}
 
 Stop StopAgreement::next() {
   if (control_.size() == 1) return stop_signal() ? Stop::kYes : Stop::kNo;

@@ -14,7 +14,8 @@ namespace tautline::comm {
 
 enum class Stop { kNo, kYes, kPeerGone };
 
-/// Handlers that only note the signal. Process-wide by their nature; install once.
+/// Handlers that only note the signal. Process-wide by their nature; install once, on the main
+/// thread. A rank that local.h started gets here what came while it was loading.
 void install_stop_signals();
 /// The signal that was noted, or 0.
 int stop_signal();
@@ -26,6 +27,8 @@ class StopAgreement {
  public:
   /// `control`: a CPU communicator that nothing else uses.
   explicit StopAgreement(Communicator control, double patience_seconds = 10);
+  /// Before the first step, by all ranks: agrees and waits for the answer.
+  Stop now();
   /// At the end of each step, by all ranks.
   Stop next();
   /// At the end of training: takes back what the last step started.

@@ -353,7 +353,7 @@ void Trainer::write(const std::string& kind, int64_t steps_done, int64_t epochs_
 RunResult Trainer::result() const {
   RunResult result;
   result.cursor = cursor_;
-  result.loss = loss_;
+  result.loss = cursor_.step > 0 ? loss_ : std::nan("");
   result.stopped_early = stopped_early_;
   result.best_step = best_.best_step;
   result.rates = throughput_.rates();
@@ -372,8 +372,12 @@ RunResult Trainer::result() const {
 RunResult Trainer::run() {
   Progress progress(
       {.title = "train", .total = expected_steps(job_.run, *reader_), .quiet = mesh_.rank() != 0});
-  bool interrupted = false;
-  if (evaluation_due() && evaluated_step_ != cursor_.step && !stopped_early_) {
+  // A signal while the ranks were starting: there is nothing to do and nothing to save.
+  const comm::Stop at_start = stop_.now();
+  if (at_start == comm::Stop::kPeerGone) throw RankFailure("a peer is gone before the first step");
+  bool interrupted = at_start == comm::Stop::kYes;
+  const bool started = !interrupted;
+  if (started && evaluation_due() && evaluated_step_ != cursor_.step && !stopped_early_) {
     evaluate_validation();  // a signal came before it
     saved_step_ = -1;       // the same step again, now with what the evaluation decides
     save();
@@ -400,12 +404,14 @@ RunResult Trainer::run() {
   progress.finish();
   if (world_.device().is_cuda()) flush_device_records();
   take_reports(0);
-  save();
+  if (started) save();
   writer_.wait();
   RunResult out = result();
   out.exposed_communication = mean_over_ranks(recorder_.step_seconds().exposed_share(), exchange_);
   out.interrupted = interrupted;
-  if (interrupted) {
+  if (!started) {
+    log_.info("stopped by a signal before the first step; nothing to save");
+  } else if (interrupted) {
     log_.info("stopped by a signal after step ", cursor_.step,
               "; its checkpoint is saved, --resume goes on");
   }
