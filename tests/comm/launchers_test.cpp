@@ -1,6 +1,7 @@
 // The real torchrun, mpirun and srun start a program that prints its Launch and does one
 // all-reduce; a rank that dies under each of them is named. Skipped only where the launcher is not
 // installed.
+#include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
@@ -198,6 +199,9 @@ TEST(Srun, RanksFindEachOtherAndADeathIsNamed) {
   for (const char* program : {"srun", "sinfo", "slurmctld", "slurmd", "munged"})
     if (find_program(program).empty()) GTEST_SKIP() << program << " is not installed";
   if (::getuid() != 0) GTEST_SKIP() << "a Slurm of our own needs root";
+  if (const std::filesystem::path cgroup = "/sys/fs/cgroup";
+      !std::filesystem::exists(cgroup) || std::filesystem::is_empty(cgroup))
+    GTEST_SKIP() << "slurmd does not start without a cgroup file system in /sys/fs/cgroup";
   Slurm slurm;
   const std::string trouble = slurm.start();
   ASSERT_EQ(trouble, "");
