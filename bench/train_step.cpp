@@ -3,8 +3,8 @@
 // Batches are those of the usual hand-written comparison: `batch` sequences a rank (weak scaling:
 // fixed for each rank) with log-normal lengths (mean 400, sigma .9, clipped to [16, 2048]), ids
 // floor(u^4 * rows), every token a target. Eight different batches take turns. MFU by
-// docs/metrics.md: 6 P tokens + 3.5 x 4 H d causal pairs x layers over 989 TFLOP/s (the dense bf16
-// rate of an H200's data sheet).
+// docs/metrics.md: 6 P tokens + 3.5 x 4 H d causal pairs x layers over the card's dense bf16 rate by its
+// data sheet; left out where that is not known (cluster/peak.h).
 //
 //   bench_train_step configs/models/peer_s.yaml --batch 512 --device cuda --bf16
 //       [--steps 16] [--warmup 6] [--json FILE] [--trace FILE] [--losses] [--threads N]
@@ -265,8 +265,9 @@ int run(const Arguments& a) {
                         {"dense_parameters", network.dense_parameters()},
                         {"tokens_per_step_per_rank", tokens / static_cast<double>(a.steps)},
                         {"step_ms", elapsed / static_cast<double>(a.steps) * 1e3},
-                        {"tokens_per_s_per_rank", tokens / elapsed},
-                        {"mfu", flop / elapsed / 989e12}};
+                        {"tokens_per_s_per_rank", tokens / elapsed}};
+  if (const double peak = cluster.device.peak_flops.bf16; peak > 0)
+    result["mfu"] = flop / elapsed / peak;
   if (a.losses) result["losses"] = losses;
   for (const auto& [phase, total] : after) {  // `compute` is by the device's clock
     const auto earlier = before.find(phase);

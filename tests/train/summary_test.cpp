@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tautline/cluster/peak.h"
 
 namespace tautline::train {
 namespace {
@@ -31,6 +34,40 @@ TEST(Summary, TheLastTableSaysTest) {
                                                     "ndcg_at_10   0.2500      0.1250\n"));
   result.test.reset();
   EXPECT_THAT(summary_table(job, result), Not(HasSubstr("test events")));
+}
+
+// 100 TFLOP/s on each of 4 ranks.
+RunResult result_on(const Job& job) {
+  RunResult result;
+  Throughput throughput;
+  for (int step = 0; step < 20; ++step) {
+    throughput.add({0.5, 64, 1024, 1000, 1.0});
+    throughput.add_flop(200e12);
+  }
+  result.rates = throughput.rates();
+  result.mfu = model_flop_utilisation(result.rates, 4, job.cluster.device.peak_flops.bf16);
+  return result;
+}
+
+TEST(Summary, MfuIsAShareOfTheDevicesPeak) {
+  Job job;
+  job.cluster.device.peak_flops = peak_of("NVIDIA H200");
+  const RunResult result = result_on(job);
+  EXPECT_DOUBLE_EQ(result.mfu, 100e12 / 989e12);
+  EXPECT_THAT(summary_table(job, result), testing::ContainsRegex("MFU .989 TFLOP/s. +10.1 %"));
+  EXPECT_EQ(nlohmann::json::parse(summary_json(job, result)).at("mfu"), result.mfu);
+  job.cluster.device.peak_flops = {.bf16 = 400e12};
+  EXPECT_THAT(summary_table(job, result_on(job)),
+              testing::ContainsRegex("MFU .400 TFLOP/s. +25.0 %"));
+}
+
+TEST(Summary, NoPeakNoMfu) {
+  Job job;
+  job.cluster.device.peak_flops = peak_of("a card of next year");
+  const RunResult result = result_on(job);
+  EXPECT_EQ(result.mfu, 0);
+  EXPECT_THAT(summary_table(job, result), Not(HasSubstr("MFU")));
+  EXPECT_FALSE(nlohmann::json::parse(summary_json(job, result)).contains("mfu"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tautline/base/error.h"
 #include "tautline/cluster/cluster_fields.h"
 #include "tautline/cluster/nvidia.h"
+#include "tautline/cluster/peak.h"
 
 namespace tautline {
 namespace {
@@ -86,6 +87,7 @@ Cluster discover(const DiscoverOptions& options) {
                      "; use device: cpu, or auto");
   if (gpus > 0) {
     cluster.device = found.device;
+    cluster.device.peak_flops = peak_of(found.device.name);
     cluster.devices_per_node = gpus;
     cluster.name = "discovered-" + std::to_string(gpus) + "-gpu";
   } else {
@@ -96,8 +98,11 @@ Cluster discover(const DiscoverOptions& options) {
 }
 
 Cluster load_cluster(const std::string& discover_or_path, const DiscoverOptions& options) {
-  return discover_or_path == "discover" ? discover(options)
-                                        : read_config<Cluster>(discover_or_path);
+  if (discover_or_path == "discover") return discover(options);
+  auto cluster = read_config<Cluster>(discover_or_path);
+  Device& device = cluster.device;
+  if (device.peak_flops == FlopRates{}) device.peak_flops = peak_of(device.name);
+  return cluster;
 }
 
 }  // namespace tautline

@@ -1,8 +1,8 @@
 // What this machine has, as a Cluster: `cluster: discover` in a run.
 //
 // GPUs are asked for through NVIDIA's management library, opened when the program runs (it comes
-// with the driver, so nothing is linked), or failing that through /proc/driver/nvidia. Rates are
-// left at 0 (not measured): discovery looks, it does not measure.
+// with the driver, so nothing is linked), or failing that through /proc/driver/nvidia. Measured rates
+// are left at 0: discovery looks, it does not measure. Peaks are the data sheet's (peak.h).
 #pragma once
 
 #include <string>
@@ -21,7 +21,8 @@ struct DiscoverOptions {
 /// Errors: `cuda` where there is no NVIDIA GPU.
 Cluster discover(const DiscoverOptions& options = {});
 
-/// `cluster:` of a run: "discover", or the path of a Cluster's YAML (read_config's errors).
+/// `cluster:` of a run: "discover", or the path of a Cluster's YAML (read_config's errors), which gets
+/// the peaks of a known card where it gives none.
 Cluster load_cluster(const std::string& discover_or_path, const DiscoverOptions& options = {});
 
 /// Cores that this process may use (affinity, and the control group's quota).

@@ -27,12 +27,11 @@ namespace {
 namespace fs = std::filesystem;
 
 Cluster find_cluster(const RunConfig& run, at::Device device, const comm::Launch& launch) {
-  if (run.cluster != "discover") return read_config<Cluster>(run.cluster);
   DiscoverOptions options;
   options.device = device.is_cuda() ? "cuda" : "cpu";
   options.cuda_visible_devices = comm::read_environment().cuda_visible_devices;
   options.nodes = std::max(1, launch.world / launch.local_world);
-  return discover(options);
+  return load_cluster(run.cluster, options);
 }
 
 std::string date_and_time() {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/base/text_table.h"
+#include "tautline/base/units.h"
 
 namespace tautline::train {
 namespace {
@@ -77,7 +78,11 @@ std::string summary_table(const Job& job, const RunResult& result) {
   table.add({"targets/s", fixed(result.rates.targets_per_s, "%.0f")});
   table.add({"step p50, p95", fixed(result.rates.step_ms_p50, "%.2f") + ", " +
                                   fixed(result.rates.step_ms_p95, "%.2f ms")});
-  if (result.mfu > 0) table.add({"MFU (989 TFLOP/s)", fixed(100 * result.mfu, "%.1f %%")});
+  if (result.mfu > 0) {
+    const double peak = job.cluster.device.peak_flops.bf16;
+    table.add({"MFU (" + rounded_quantity(peak, Unit::kFlopPerSecond) + ")",
+               fixed(100 * result.mfu, "%.1f %%")});
+  }
   table.add({"load, busiest rank over mean", fixed(result.rates.imbalance, "%.3f")});
   table.add({"exposed communication", fixed(100 * result.exposed_communication, "%.1f %%")});
   table.add({"waited for the reader", fixed(100 * result.reader_waited, "%.1f %%")});

@@ -21,7 +21,7 @@ std::string summary_table(const Job& job, const RunResult& result);
 
 /// One line, without a newline. At least: step, epoch, loss, hr_at_10, ndcg_at_10 (and _unseen,
 /// _later), popularity_ndcg_at_10, rules_ndcg_at_10, samples_per_s, tokens_per_s, targets_per_s,
-/// step_ms_p50, run_dir; mfu on GPUs. What was not measured is null.
+/// step_ms_p50, run_dir; mfu on GPUs whose peak is known. What was not measured is null.
 std::string summary_json(const Job& job, const RunResult& result);
 
 }  // namespace tautline::train

@@ -15,6 +15,10 @@ double quantile(std::vector<double> values, double q) {
 
 }  // namespace
 
+double model_flop_utilisation(const Rates& rates, int ranks, double peak_flop_per_second) {
+  return peak_flop_per_second > 0 ? rates.flop_per_s / (ranks * peak_flop_per_second) : 0;
+}
+
 Rates Throughput::over(size_t begin) const {
   Rates rates;
   double seconds = 0, imbalance = 0, flop = 0;

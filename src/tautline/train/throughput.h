@@ -1,8 +1,7 @@
 // How fast a run is: rates over its steps, time per step, useful FLOP, balance.
 //
 // sample: a sequence (a history or a chunk of it); token: a position that goes through the network;
-// target: a position whose next item is predicted. MFU = useful FLOP of workload/describe.h / (time
-// x ranks x the device's peak).
+// target: a position whose next item is predicted.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +24,10 @@ struct Rates {
   double flop_per_s = 0;  // of all ranks
   int64_t steps = 0;
 };
+
+/// Model FLOP utilisation (Chowdhery et al., "PaLM", 2022, appendix B): useful FLOP of
+/// workload/describe.h / (time x ranks x the device's peak). 0 where the peak is not known.
+double model_flop_utilisation(const Rates& rates, int ranks, double peak_flop_per_second);
 
 class Throughput {
  public:

@@ -53,7 +53,6 @@ std::unique_ptr<data::Reader> open_checked(const Job& job, const comm::Mesh& mes
 constexpr char kLowerRates[] = ": lower the learning rates, or clip (dense_optimizer); ";
 constexpr int64_t kFlushEvery = 100;  // steps; waits for the device
 static_assert(kFlushEvery < Recorder::kSettledSteps);
-constexpr double kPeakFlopPerSecond = 989e12;  // of one H200 in bf16, dense
 
 /// Shares of the steps' time by kind of work on the compute stream.
 std::vector<std::pair<std::string, double>> phase_shares(const Recorder& recorder) {
@@ -358,7 +357,8 @@ RunResult Trainer::result() const {
   result.best_step = best_.best_step;
   result.rates = throughput_.rates();
   if (world_.device().is_cuda()) {
-    result.mfu = result.rates.flop_per_s / (mesh_.size() * kPeakFlopPerSecond);
+    result.mfu =
+        model_flop_utilisation(result.rates, mesh_.size(), job_.cluster.device.peak_flops.bf16);
   }
   result.steps = cursor_.step - first_step_;
   result.rank_tokens = rank_tokens_;

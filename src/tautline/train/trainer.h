@@ -34,7 +34,7 @@ struct RunResult {
   int64_t best_step = -1;  // whose weights were tested, where early stopping is on
   std::optional<EvaluationResult> test;
   Rates rates;
-  double mfu = 0;                    // GPUs only
+  double mfu = 0;                    // of the device's bf16 peak; 0: not known, or no GPU
   double exposed_communication = 0;  // share of the steps, mean over ranks (timeline/activity.h)
   std::vector<std::pair<std::string, double>> phases;  // shares of rank 0's step time
   std::vector<double> rank_tokens;                     // over `steps`, by rank
