@@ -229,8 +229,38 @@ TEST(Bars, PhasesStandInTheOrderOfAStep) {
       {{{"idle", 1}, {"forward", 4}, {"input", 2}, {"zeta", 3}}, {{"backward", 6}}}, 2000);
   EXPECT_THAT(bars.parts, ElementsAre("input", "forward", "backward", "zeta", "idle"));
   EXPECT_THAT(bars.values, ElementsAre(ElementsAre(1, 2, 0, 1.5, 0.5), ElementsAre(0, 0, 3, 0, 0)));
+  EXPECT_THAT(phase_bars({{{"all_to_all", 1}, {"all_reduce", 1}}}, 1).parts,
+              ElementsAre("all-to-all", "all-reduce"));
   EXPECT_EQ(render_bars({}), "");
   EXPECT_EQ(render_bars(phase_bars({}, 0)), "");
+}
+
+TEST(Bars, CountsHaveNoDecimals) {
+  StackedBars bars{"load", "tokens", {"tokens"}, {"rank 0"}, {{575.75}}};
+  EXPECT_THAT(render_bars(bars), HasSubstr(">575.8<"));
+  bars.whole = true;
+  EXPECT_THAT(render_bars(bars), HasSubstr(">576<"));
+  bars.values = {{1'234'567}};
+  EXPECT_THAT(render_bars(bars), HasSubstr(">1.23M<"));
+}
+
+// A metric measured at step 25 first stands below the loss of step 25.
+TEST(Chart, ChartsBeginAtOneEdge) {
+  Chart chart{"t", "", "step", {{"c", {25, 50}, {1, 2}, false}}, {}, false};
+  EXPECT_THAT(render_chart(chart), Not(HasSubstr(">0</text>")));
+  chart.x_from = 0;
+  EXPECT_THAT(render_chart(chart), HasSubstr(">0</text>"));
+}
+
+TEST_F(ReportTest, AnOddChartTakesTheRow) {
+  Report report = example(2);
+  EXPECT_EQ(count(render(report), "\"card wide"), 0);
+  report.curves.push_back(report.curves[1]);
+  report.curves.push_back({"without a point", "", "step", {}, {}, false});
+  const std::string html = render(report);
+  expect_well_formed(html);
+  EXPECT_EQ(count(html, "\"card wide"), 1);
+  EXPECT_THAT(html, HasSubstr("<div class=\"card wide scroll\"><h3>Loss</h3>"));
 }
 
 TEST_F(ReportTest, HoldsEverythingOnce) {

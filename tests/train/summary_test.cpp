@@ -2,6 +2,7 @@
 #include "tautline/train/summary.h"
 
 #include <gmock/gmock.h>
+#include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -47,6 +48,17 @@ RunResult result_on(const Job& job) {
   result.rates = throughput.rates();
   result.mfu = model_flop_utilisation(result.rates, 4, job.cluster.device.peak_flops.bf16);
   return result;
+}
+
+TEST(Summary, MetricsHaveNamesForPeople) {
+  for (const auto& [name, title] :
+       std::map<std::string, std::string>{{"ndcg_at_10", "NDCG@10"},
+                                          {"hr_at_10_unseen", "HR@10, unseen"},
+                                          {"ndcg_at_10_later", "NDCG@10, later"},
+                                          {"like_auc", "like AUC"},
+                                          {"like_normalized_entropy", "like normalised entropy"},
+                                          {"recall", "recall"}})
+    EXPECT_EQ(metric_title(name), title);
 }
 
 TEST(Summary, MfuIsAShareOfTheDevicesPeak) {

@@ -15,8 +15,11 @@ struct Layout {
   double left = 60, bar = 24, pitch = 32, top = 6, bottom = 0;
   size_t name_every = 1;
   double longest = 0;
+  bool whole = false;
   Axis axis;
-  std::string number(double value) const { return even_number(value, longest); }
+  std::string number(double value) const {
+    return whole && longest < 1000 ? grouped(std::llround(value)) : even_number(value, longest);
+  }
   double px(double value) const { return axis.place(value, left, kWidth - kRight); }
   double y_of(size_t bar_number) const { return top + static_cast<double>(bar_number) * pitch; }
 };
@@ -28,6 +31,7 @@ double sum_of(const std::vector<double>& values) {
 Layout lay_out(const StackedBars& bars) {
   Layout layout;
   double& longest = layout.longest;
+  layout.whole = bars.whole;
   if (bars.mean_line) layout.top = 22;  // its label stands above the bars
   for (const std::string& name : bars.bars)
     layout.left = std::max(layout.left, std::min(160.0, text_pixels(name, kFont) + 14));
@@ -137,17 +141,22 @@ StackedBars phase_bars(const std::vector<std::map<std::string, double>>& seconds
   for (const auto& of_rank : seconds_by_rank)
     for (const auto& [kind, seconds] : of_rank) sums[kind] += seconds;
   // The order of a step first, then whatever else there is, and idle last.
+  std::vector<std::string> kinds;
   for (const char* kind :
        {"input", "ids", "lookup", "all_to_all", "forward", "backward", "all_reduce", "optimizer"})
-    if (sums.erase(kind) > 0) bars.parts.push_back(kind);
+    if (sums.erase(kind) > 0) kinds.push_back(kind);
   const bool idle = sums.erase("idle") > 0;
-  for (const auto& [kind, seconds] : sums) bars.parts.push_back(kind);
-  if (idle) bars.parts.push_back("idle");
+  for (const auto& [kind, seconds] : sums) kinds.push_back(kind);
+  if (idle) kinds.push_back("idle");
+  for (const std::string& kind : kinds) {
+    bars.parts.push_back(kind);
+    std::replace(bars.parts.back().begin(), bars.parts.back().end(), '_', '-');
+  }
   for (size_t rank = 0; rank < seconds_by_rank.size(); ++rank) {
     bars.bars.push_back("rank " + std::to_string(rank));
     std::vector<double>& values = bars.values.emplace_back();
-    for (const std::string& part : bars.parts) {
-      const auto found = seconds_by_rank[rank].find(part);
+    for (const std::string& kind : kinds) {
+      const auto found = seconds_by_rank[rank].find(kind);
       const double seconds = found == seconds_by_rank[rank].end() ? 0 : found->second;
       values.push_back(steps > 0 ? seconds * 1e3 / steps : 0);
     }

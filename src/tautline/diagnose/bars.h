@@ -14,6 +14,7 @@ struct StackedBars {
   std::vector<std::string> bars;            // "rank 0", ...
   std::vector<std::vector<double>> values;  // [bars][parts], not negative
   bool mean_line = false;                   // over the bars' sums
+  bool whole = false;                       // values are shown without decimals
   bool empty() const { return bars.empty() || parts.empty(); }
 };
 
@@ -21,7 +22,7 @@ struct StackedBars {
 std::string render_bars(const StackedBars& bars);
 
 /// Milliseconds of one step from seconds by phase over `steps` steps, [ranks]. Phases stand in the
-/// order of a step.
+/// order of a step, collectives under their usual names (all-to-all).
 StackedBars phase_bars(const std::vector<std::map<std::string, double>>& seconds_by_rank,
                        double steps);
 

@@ -9,7 +9,7 @@
 namespace tautline::diagnose {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 300;
+constexpr double kWidth = 560, kWideWidth = 1136, kHeight = 300;
 constexpr double kLeft = 50, kTop = 22, kBottom = 42, kFont = 12;
 constexpr double kLabelGap = 16;  // between the lines of two labels
 
@@ -26,7 +26,7 @@ struct Range {
 
 struct Plot {
   Axis x, y;
-  double right = kWidth - 20;
+  double width = kWidth, right = kWidth - 20;
   double bottom = kHeight - kBottom;
   double px(double value) const { return x.place(value, kLeft, right); }
   double py(double value) const { return y.place(value, bottom, kTop); }
@@ -66,7 +66,7 @@ void add_to_range(const Curve& curve, Range& range) {
 std::string path_of(const Curve& curve, const std::vector<double>& y, const Plot& plot) {
   std::string path;
   bool pen_down = false;
-  for (size_t i : visible_points(curve.x, y, static_cast<size_t>(kWidth))) {
+  for (size_t i : visible_points(curve.x, y, static_cast<size_t>(plot.width))) {
     if (!std::isfinite(y[i]) || !std::isfinite(curve.x[i])) {
       pen_down = false;
       continue;
@@ -163,7 +163,7 @@ double label_room(const Chart& chart) {
   double most = 0;
   const auto consider = [&](const std::string& name, double value) {
     most = std::max(most, text_pixels(fitted(name, kFont, kWidth * 0.22), kFont) +
-                              text_pixels(" " + short_number(value), kFont * 1.06));
+                              text_pixels(short_number(value) + " ", kFont * 1.06));
   };
   for (const Curve& curve : chart.curves) consider(curve.name, last_finite(curve.y));
   for (const Level& level : chart.levels) consider(level.name, level.value);
@@ -215,16 +215,18 @@ std::string render_chart(const Chart& chart) {
     add_to_range(curve, y);
   }
   if (x.empty() || y.empty()) return "";
+  x.add(chart.x_from);
   for (const Level& level : chart.levels) y.add(level.value);
 
   Plot plot;
-  plot.right = kWidth - label_room(chart);
+  plot.width = chart.wide ? kWideWidth : kWidth;
+  plot.right = plot.width - label_room(chart);
   const double air = (y.high - y.low) * 0.05;
   const bool from_zero = chart.from_zero && y.low >= 0;
   plot.y = tight_axis(from_zero ? 0 : y.low - air, y.high + air, 5);
   // A run that begins at step 1 begins at the left edge; so does one that goes on from step 5,000.
   plot.x = tight_axis(x.low > 0 && x.low < x.high * 0.1 ? 0 : x.low, x.high, 5);
-  std::string out = joined("<svg class=\"chart\" viewBox=\"0 0 ", kWidth, " ", kHeight,
+  std::string out = joined("<svg class=\"chart\" viewBox=\"0 0 ", plot.width, " ", kHeight,
                            "\" role=\"img\" aria-label=\"", escaped(chart.title), "\">");
   out += draw_axes(chart, plot);
   std::vector<EndLabel> labels;

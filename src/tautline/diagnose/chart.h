@@ -2,6 +2,7 @@
 // its right end, so that nobody has to match colours with a legend.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct Chart {
   std::vector<Curve> curves;
   std::vector<Level> levels;
   bool from_zero = false;
+  double x_from =
+      std::numeric_limits<double>::quiet_NaN();  // left edge; NaN: where the curves begin
+  bool wide = false;                             // takes the whole row
 };
 
 /// <svg>, or "" where no curve has a point.

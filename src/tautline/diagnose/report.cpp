@@ -43,11 +43,16 @@ std::string head(const Report& report) {
   return out + "</ul>\n";
 }
 
+/// Two in a row; of an odd number the first one, the loss, takes a row of its own.
 std::string charts(const std::vector<Chart>& list) {
-  std::string out;
+  std::vector<Chart> drawn;
   for (const Chart& chart : list)
-    if (const std::string svg = render_chart(chart); !svg.empty())
-      out += card(joined("<h3>", escaped(chart.title), "</h3>", svg));
+    if (!render_chart(chart).empty()) drawn.push_back(chart);
+  if (drawn.size() > 1 && drawn.size() % 2 == 1) drawn.front().wide = true;
+  std::string out;
+  for (const Chart& chart : drawn)
+    out += joined("<div class=\"card", chart.wide ? " wide scroll" : "", "\"><h3>",
+                  escaped(chart.title), "</h3>", render_chart(chart), "</div>");
   return out.empty() ? "" : joined("<div class=\"charts\">", out, "</div>");
 }
 

@@ -41,8 +41,9 @@ p{margin:0 0 12px}
 .tiles .remark{display:block;font-size:13px;color:var(--muted)}
 .card{padding:16px 18px 14px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(480px,100%),1fr));gap:16px}
+.wide{grid-column:1/-1}
 svg{display:block;width:100%;height:auto;overflow:visible;font-size:12px}
-.bars{min-width:720px}
+.bars,.wide svg{min-width:720px}
 svg text{fill:var(--ink);font-variant-numeric:tabular-nums}
 svg .tick,svg .label{fill:var(--muted)}
 .grid{stroke:var(--grid);stroke-width:1}

@@ -2,14 +2,16 @@
 //
 //   plan.yaml, run.yaml, model.yaml   what it was made of
 //   timeline.jsonl, timeline.json     what happened on every rank; the second opens in Perfetto
-//   report.html                       all of it for people
+//   report.html                       all of it for people (run_report.h)
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "tautline/train/job.h"
 #include "tautline/train/recorder.h"
-#include "tautline/train/trainer.h"
+#include "tautline/train/run_report.h"
 
 namespace tautline::train {
 
@@ -19,18 +21,6 @@ void write_configs(const Job& job);
 /// All ranks: joins their timelines on rank 0 and writes both files. Returns the joined one there.
 Timeline write_timelines(const Job& job, const Recorder& recorder, int rank, int ranks,
                          const Exchange& exchange);
-
-struct ReportInput {
-  const Job& job;
-  const RunResult& result;
-  std::string command;
-  std::vector<std::map<std::string, double>> phase_seconds;  // by rank, over `steps` steps
-  std::vector<double> tokens;                                // a step, by rank
-  int64_t steps = 0;
-};
-
-/// Rank 0, after training: reads the run's own metrics.jsonl for the curves.
-void write_run_report(const ReportInput& input);
 
 /// Every rank's seconds by phase of its compute stream, by rank. Waits lie inside the phases.
 std::vector<std::map<std::string, double>> gather_phases(const Recorder& recorder,

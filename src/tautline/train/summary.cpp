@@ -53,6 +53,21 @@ std::string validation_line(const data::Cursor& cursor, double loss,
   return line.str();
 }
 
+std::string metric_title(const std::string& name) {
+  for (const auto& [metric, title] :
+       {std::pair{"hr_at_10", "HR@10"}, std::pair{"ndcg_at_10", "NDCG@10"}}) {
+    if (name == metric) return title;
+    const std::string group = std::string(metric) + "_";
+    if (name.starts_with(group)) return std::string(title) + ", " + name.substr(group.size());
+  }
+  for (const auto& [metric, title] :
+       {std::pair{"_auc", "AUC"}, std::pair{"_normalized_entropy", "normalised entropy"}}) {
+    if (name.ends_with(metric))
+      return name.substr(0, name.size() - std::string(metric).size()) + " " + title;
+  }
+  return name;
+}
+
 std::string summary_table(const Job& job, const RunResult& result) {
   std::string out;
   const auto baselines = shown_baselines(job);

@@ -16,6 +16,9 @@ double baseline_metric(const BaselineMetrics& metrics, const std::string& name);
 std::string validation_line(const data::Cursor& cursor, double loss,
                             const EvaluationResult& result);
 
+/// A metric's name for people: "NDCG@10, unseen" for ndcg_at_10_unseen, "like AUC" for like_auc.
+std::string metric_title(const std::string& name);
+
 /// Metrics of the test events beside the counting models', throughput, and the run's folder.
 std::string summary_table(const Job& job, const RunResult& result);
 
