@@ -12,6 +12,7 @@
 #include "tautline/timeline/activity.h"
 #include "tautline/timeline/file.h"
 #include "tautline/timeline/intervals.h"
+#include "tautline/timeline/merge.h"
 #include "tautline/timeline/perfetto.h"
 #include "tautline/timeline/statistics.h"
 
@@ -108,11 +109,11 @@ TEST_F(TimelineTest, MergeShiftsAndMeasuresTheSpread) {
     b.events.push_back(collective(1, i, t - 2.2, t - 1.9, t - 1.5 + 0.001));
   }
   b.events.push_back(collective(1, 100, 0, 0, 50));  // alone: says nothing
-  const Timeline raw = merge({{a, 0}, {b, 0}});
+  const Timeline raw = merge({{a, 0, ""}, {b, 0, ""}});
   EXPECT_NEAR(raw.header.clock_spread_seconds, 2 - 0.001, 1e-12);
-  const Timeline merged = merge({{a, 0}, {b, 2}});
+  const Timeline merged = merge({{a, 0, ""}, {b, 2, ""}});
   EXPECT_NEAR(merged.header.clock_spread_seconds, 0.001, 1e-12);
-  std::vector<TimelinePart> parts = {{a, 0}, {b, 0}, {{}, 5}};
+  std::vector<TimelinePart> parts = {{a, 0, "one"}, {b, 0, "two"}, {{}, 5, "three"}};
   align_by_collectives(parts);
   EXPECT_NEAR(parts[1].shift, 2 - 0.001, 1e-12);
   EXPECT_EQ(parts[2].shift, 5);
@@ -122,6 +123,34 @@ TEST_F(TimelineTest, MergeShiftsAndMeasuresTheSpread) {
   for (size_t i = 1; i < merged.events.size(); ++i)
     EXPECT_LE(merged.events[i - 1].start, merged.events[i].start);
   EXPECT_EQ(clock_spread({}), 0);
+}
+
+// Ranks of one host share its clock: rank 1 does end 3 ms after rank 0, and so it stays. Host two is
+// shifted as a whole; host three shares collectives with host two alone, and four with none.
+TEST_F(TimelineTest, EveryHostGetsOneShift) {
+  const auto rank = [&](int number, const std::string& group, double offset, double late) {
+    Timeline timeline;
+    for (int64_t i = 0; i < 5; ++i) {
+      const auto t = static_cast<double>(i) + offset;
+      timeline.events.push_back(collective(number, i, t, t, t + 0.5 + late));
+      timeline.events.back().group = group;
+    }
+    return timeline;
+  };
+  std::vector<TimelinePart> parts = {
+      {rank(0, "a", 0, 0), 0, "one"},           {rank(1, "a", -4, 0.003), 4, "one"},
+      {rank(2, "a", 100, 0), 0, "two"},         {rank(3, "b", 101, 0.002), -1, "two"},
+      {rank(4, "b", -7000, 0.002), 0, "three"}, {rank(5, "c", 50, 0), 9, "four"}};
+  align_by_collectives(parts);
+  std::vector<double> shifts;
+  for (const TimelinePart& part : parts) shifts.push_back(part.shift);
+  const double two = -100 + 0.0015;  // to the mean of its peers' ends
+  const std::vector<double> expected = {0, 4, two, two - 1, 7000 + 0.0015, 9};
+  EXPECT_THAT(shifts, testing::Pointwise(testing::DoubleNear(1e-9), expected));
+  align_by_collectives(parts);  // once more changes nothing
+  EXPECT_NEAR(parts[4].shift, 7000 + 0.0015, 1e-9);
+  std::vector<TimelinePart> none;
+  align_by_collectives(none);
 }
 
 TEST_F(TimelineTest, PerfettoHasProcessesThreadsSlicesAndArrows) {

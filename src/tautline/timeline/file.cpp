@@ -1,9 +1,6 @@
 #include "tautline/timeline/file.h"
 
-#include <algorithm>
 #include <fstream>
-#include <map>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -60,15 +57,6 @@ TimelineHeader header_from(const Json& in) {
   return header;
 }
 
-// Ends of each collective by (group, sequence).
-using Ends = std::map<std::pair<std::string, int64_t>, std::vector<std::pair<int, double>>>;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace
 
 void write_timeline(const Timeline& timeline, const std::string& path) {
@@ -105,61 +93,6 @@ Timeline read_timeline(const std::string& path) {
   }
   if (in.bad()) throw user_error("cannot read ", path);
   return timeline;
-}
-
-double clock_spread(const Timeline& timeline) {
-  Ends ends;
-  for (const TimelineEvent& event : timeline.events)
-    if (event.sequence >= 0) ends[{event.group, event.sequence}].push_back({event.rank, event.end});
-  std::map<int, std::vector<double>> errors;
-  for (const auto& [key, of_ranks] : ends) {
-    if (of_ranks.size() < 2) continue;
-    double mean = 0;
-    for (const auto& [rank, end] : of_ranks) mean += end / static_cast<double>(of_ranks.size());
-    for (const auto& [rank, end] : of_ranks) errors[rank].push_back(end - mean);
-  }
-  if (errors.empty()) return 0;
-  double least = 1e300, most = -1e300;
-  for (const auto& [rank, of_rank] : errors) {
-    least = std::min(least, median(of_rank));
-    most = std::max(most, median(of_rank));
-  }
-  return most - least;
-}
-
-void align_by_collectives(std::vector<TimelinePart>& parts) {
-  if (parts.empty()) return;
-  std::map<std::pair<std::string, int64_t>, double> ends;  // on the first part's clock
-  for (const TimelineEvent& event : parts[0].timeline.events)
-    if (event.sequence >= 0) ends[{event.group, event.sequence}] = event.end + parts[0].shift;
-  for (size_t p = 1; p < parts.size(); ++p) {
-    std::vector<double> differences;
-    for (const TimelineEvent& event : parts[p].timeline.events)
-      if (const auto found = ends.find({event.group, event.sequence});
-          event.sequence >= 0 && found != ends.end())
-        differences.push_back(found->second - event.end);
-    if (!differences.empty()) parts[p].shift = median(std::move(differences));
-  }
-}
-
-Timeline merge(std::vector<TimelinePart> parts) {
-  Timeline out;
-  for (TimelinePart& part : parts) {
-    if (out.header.plan_digest.empty()) out.header.plan_digest = part.timeline.header.plan_digest;
-    out.header.world = std::max(out.header.world, part.timeline.header.world);
-    for (TimelineEvent& event : part.timeline.events) {
-      event.start += part.shift;
-      event.end += part.shift;
-      if (event.arrival != -1) event.arrival += part.shift;
-      out.header.world = std::max(out.header.world, event.rank + 1);
-      out.events.push_back(std::move(event));
-    }
-  }
-  std::stable_sort(
-      out.events.begin(), out.events.end(),
-      [](const TimelineEvent& a, const TimelineEvent& b) { return a.start < b.start; });
-  out.header.clock_spread_seconds = clock_spread(out);
-  return out;
 }
 
 }  // namespace tautline

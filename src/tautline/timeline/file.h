@@ -22,23 +22,4 @@ void write_timeline(const Timeline& timeline, const std::string& path);
 /// (a killed run) is left out.
 Timeline read_timeline(const std::string& path);
 
-/// One Timeline from those of several ranks, in order of start. Each part's times are moved by its
-/// `shift` (seconds), where the parts had origins of their own. The clock spread is measured.
-struct TimelinePart {
-  Timeline timeline;
-  double shift = 0;
-};
-Timeline merge(std::vector<TimelinePart> parts);
-
-/// Sets the parts' shifts where their clocks have nothing in common (ranks on several hosts): the
-/// median difference between the ends of the collectives that a part shares with the first is taken
-/// for the clocks'. A part that shares none keeps its shift.
-void align_by_collectives(std::vector<TimelinePart>& parts);
-
-/// How far the ranks' clocks disagree: a collective ends on all its ranks at the same moment, so
-/// for each rank the median difference between its ends and the mean end is its clock's error (and
-/// what completion really differs). The spread is the largest less the smallest; 0 without
-/// collectives.
-double clock_spread(const Timeline& timeline);
-
 }  // namespace tautline

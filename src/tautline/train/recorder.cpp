@@ -1,15 +1,29 @@
 #include "tautline/train/recorder.h"
 
 #include <algorithm>
+#include <fstream>
+#include <unistd.h>
 
 namespace tautline::train {
 namespace {
+
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
 }  // namespace
 
-Recorder::Recorder(RecorderOptions options) : options_(options), origin_(steady_now()) {}
+std::string steady_clock_name() {
+  char host[256] = {}, name[64] = {};
+  ::gethostname(host, sizeof host - 1);
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  const ssize_t length = ::readlink("/proc/self/ns/time", name, sizeof name - 1);
+  return std::string(host) + "/" + boot + "/" + (length > 0 ? name : "");
+}
+
+Recorder::Recorder(const RecorderOptions& options) : options_(options), origin_(steady_now()) {}
 
 double Recorder::now() const { return steady_now() - origin_; }
 

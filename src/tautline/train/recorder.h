@@ -25,8 +25,13 @@
 
 namespace tautline::train {
 
+/// Whose steady clock this process reads: two of one name read the same. The host by name and by its
+/// start (a clone may have either of another's), and the kernel's time namespace.
+std::string steady_clock_name();
+
 struct RecorderOptions {
   int rank = 0;
+  std::string clock = steady_clock_name();
   int64_t full_steps = 20;  // from the run's first step on
   int64_t every = 100;      // then the events of each so-many-th step; 0: none
   int64_t max_events = 200'000;
@@ -42,13 +47,14 @@ struct StepPhases {
 
 class Recorder {
  public:
-  explicit Recorder(RecorderOptions options = {});
+  explicit Recorder(const RecorderOptions& options = {});
 
   /// Seconds since the recorder was made (steady clock).
   double now() const;
-  /// The steady clock's time at which now() was 0, in seconds of that clock: all ranks of one host
-  /// share the clock, so differences of origins align them.
+  /// The steady clock's time at which now() was 0, in seconds of that clock. Ranks that share the
+  /// clock are aligned by the differences of their origins.
   double origin() const { return origin_; }
+  const std::string& clock() const { return options_.clock; }
 
   class Span {
    public:

@@ -8,6 +8,7 @@
 #include "tautline/base/error.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/timeline/file.h"
+#include "tautline/timeline/merge.h"
 #include "tautline/timeline/perfetto.h"
 #include "tautline/train/run_fields.h"
 
@@ -39,13 +40,18 @@ Timeline write_timelines(const Job& job, const Recorder& recorder, int rank, int
   mine.header.world = ranks;
   write_timeline(mine, part(rank));
   char origin[40];
-  std::snprintf(origin, sizeof origin, "%.9f", recorder.origin());
-  const std::vector<std::string> origins = exchange(origin);
+  std::snprintf(origin, sizeof origin, "%.9f ", recorder.origin());
+  const std::vector<std::string> clocks = exchange(origin + recorder.clock());
   if (rank != 0) return mine;
   std::vector<TimelinePart> parts;
+  std::map<std::string, double> first_origins;  // of each clock: about the same moment
   for (int r = 0; r < ranks; ++r) {
-    parts.push_back({read_timeline(part(r)), std::stod(origins[r]) - recorder.origin()});
+    const double at = std::stod(clocks[r]);
+    const std::string clock = clocks[r].substr(clocks[r].find(' ') + 1);
+    const double first = first_origins.try_emplace(clock, at).first->second;
+    parts.push_back({read_timeline(part(r)), at - first, clock});
   }
+  align_by_collectives(parts);
   const Timeline joined = merge(std::move(parts));
   write_timeline(joined, job.run_dir + "/timeline.jsonl");
   write_perfetto(joined, job.run_dir + "/timeline.json");

@@ -18,7 +18,8 @@ namespace tautline::train {
 /// Rank 0, before training.
 void write_configs(const Job& job);
 
-/// All ranks: joins their timelines on rank 0 and writes both files. Returns the joined one there.
+/// All ranks: joins their timelines on rank 0, hosts aligned by their collectives, and writes both
+/// files. Returns the joined one there.
 Timeline write_timelines(const Job& job, const Recorder& recorder, int rank, int ranks,
                          const Exchange& exchange);
 
