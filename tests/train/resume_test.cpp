@@ -22,6 +22,7 @@ struct Origin {
   Manifest manifest;
   Origin() {
     job.run.data.log = "logs/a";
+    job.run.model = "m.yaml";
     job.run.epochs = 2;
     job.run.batch = 128;
     job.run_dir = "runs/a";
@@ -102,6 +103,15 @@ TEST(Resume, ACheckpointThatKeptNoModelHasItsDigest) {
   EXPECT_EQ(o.refused(), "");
   o.manifest.extra.clear();
   EXPECT_THAT(o.refused(), HasSubstr("another model or another log"));
+}
+
+TEST(Resume, AKeyThatTheCheckpointDidNotKnowHadItsDefault) {
+  Origin o;
+  std::string& model = o.manifest.extra.at("model");
+  const size_t at = model.find("causal: true");
+  ASSERT_NE(at, std::string::npos);
+  model.erase(model.rfind('\n', at), model.find('\n', at) - model.rfind('\n', at));
+  EXPECT_THAT(compare_origin(o.job, o.manifest), IsEmpty());
 }
 
 TEST(Resume, AnotherBatchGoesOnInsideTheEpoch) {

@@ -56,9 +56,13 @@ std::vector<Change> changes(const std::string& before, const std::string& now) {
   return out;
 }
 
-std::vector<Change> changes_of(const Manifest& manifest, const char* key, const std::string& now) {
-  const auto kept = manifest.extra.find(key);  // none: written before they were kept
-  return kept == manifest.extra.end() ? std::vector<Change>{} : changes(kept->second, now);
+/// Of what the checkpoint kept as a T. A key that a later release added has its default there.
+template <class T>
+std::vector<Change> changes_of(const Manifest& manifest, const char* key, const T& now) {
+  const auto kept = manifest.extra.find(key);
+  if (kept == manifest.extra.end()) return {};  // written before they were kept
+  const T before = parse_config<T>(kept->second, "the checkpoint's " + std::string(key));
+  return changes(to_yaml(before), to_yaml(now));
 }
 
 /// Keys of a model that change how it learns and not what it is.
@@ -83,7 +87,7 @@ std::string what_made(const Job& job, const Manifest& manifest) {
 }
 
 void refuse_other_log(const Job& job, const Manifest& manifest) {
-  const auto changed = changes_of(manifest, kLog, to_yaml(identity(job.log)));
+  const auto changed = changes_of(manifest, kLog, identity(job.log));
   if (changed.empty()) return;
   const Change& first = changed.front();
   throw user_error("data.log: ", what_made(job, manifest), " on a log with ", first.key, " ",
@@ -94,7 +98,7 @@ void refuse_other_log(const Job& job, const Manifest& manifest) {
 /// Returns what may change.
 std::vector<Change> refuse_other_model(const Job& job, const Manifest& manifest) {
   std::vector<Change> allowed;
-  for (const Change& change : changes_of(manifest, kModel, to_yaml(job.model))) {
+  for (const Change& change : changes_of(manifest, kModel, job.model)) {
     if (change.key == "name" || change.key.ends_with(".init_std")) continue;
     if (!is_how_it_learns(change.key) || !change.on_both) {
       throw user_error("model.", change.key, ": ", what_made(job, manifest), " with ",
@@ -125,7 +129,7 @@ std::vector<std::string> compare_origin(const Job& job, const Manifest& manifest
   }
   refuse_other_log(job, manifest);
   std::vector<Change> told = refuse_other_model(job, manifest);
-  for (const Change& change : changes_of(manifest, kRun, to_yaml(job.run)))
+  for (const Change& change : changes_of(manifest, kRun, job.run))
     if (changes_the_run(change.key, job.run)) told.push_back(change);
   for (const Change& change : changes(manifest.plan, to_yaml(job.plan)))
     if (change.key == "precision" || change.key == "balance.base_batch")
@@ -140,7 +144,7 @@ std::vector<std::string> compare_origin(const Job& job, const Manifest& manifest
 
 data::Cursor resumed_cursor(const Job& job, const Manifest& manifest) {
   data::Cursor cursor = manifest.cursor;
-  const auto changed = changes_of(manifest, kRun, to_yaml(job.run));
+  const auto changed = changes_of(manifest, kRun, job.run);
   const auto batch = std::find_if(changed.begin(), changed.end(),
                                   [](const Change& change) { return change.key == "batch"; });
   const auto before = batch == changed.end() ? std::nullopt : parse_integer(batch->before);
