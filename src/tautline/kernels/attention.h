@@ -18,6 +18,7 @@ namespace tautline::kernels {
 struct JaggedAttention : AttentionProblem {
   float* lse = nullptr;  // [H, rows]: written by the forward
   double scale = 1.0;
+  float* delta = nullptr;  // [H, rows]: CUDA's backward keeps d_o . o here
 };
 
 void jagged_attention_forward_ref(const JaggedAttention& p);
@@ -44,5 +45,13 @@ TAUTLINE_ISA_KERNEL(void broadcast_query_finish_cpu(const float* partial, int64_
                                                     int64_t columns, float* sum, int64_t begin,
                                                     int64_t end),
                     broadcast_query_finish_cpu(partial, sequences, columns, sum, begin, end))
+
+/// q, k, v, o and gradients bf16 or fp16, D and E to 256 (attention_portable.cu). Where q_offsets is
+/// null, d_q is FP32.
+void jagged_attention_forward_cuda(const JaggedAttention& p);
+void jagged_attention_backward_cuda(const JaggedAttention& p);
+void attention_bias_finish_cuda(const AttentionProblem& p);
+void broadcast_query_finish_cuda(const float* partial, int64_t sequences, int64_t columns,
+                                 float* sum, void* stream);
 
 }  // namespace tautline::kernels

@@ -46,4 +46,8 @@ TAUTLINE_ISA_KERNEL(void gdpa_forward_cpu(const Gdpa& p, int64_t begin, int64_t 
 TAUTLINE_ISA_KERNEL(void gdpa_backward_cpu(const Gdpa& p, int64_t begin, int64_t end),
                     gdpa_backward_cpu(p, begin, end))
 
+/// As jagged_attention_forward_cuda.
+void gdpa_forward_cuda(const Gdpa& p);
+void gdpa_backward_cuda(const Gdpa& p);
+
 }  // namespace tautline::kernels

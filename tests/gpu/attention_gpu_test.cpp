@@ -1,0 +1,237 @@
+// The portable CUDA kernels of attention and gdpa against the double references, on inputs rounded
+// to the element type first. A result may differ by three roundings to that type (of a weight
+// or d_score before the second product, its own) of terms of about the row's size or 1, in the
+// backward by the E independent ones of o inside d_o . o, and by the bound of FP32 sums
+// (kernels/attention_cases.h).
+#include <type_traits>
+
+#include "tautline/kernels/gdpa.h"
+
+#include "gpu/device.h"
+#include "kernels/attention_cases.h"
+#include "kernels/embedding_cases.h"
+
+namespace tautline::kernels {
+namespace {
+
+using namespace testing;
+using gpu::DeviceArray;
+
+/// A tensor of the case on the device in the element type; the host's values become the rounded
+/// ones.
+class DeviceHeads {
+ public:
+  DeviceHeads(Element element, HeadsTensor& host, bool single = false)
+      : element_(single ? Element::kFloat32 : element), host_(host), device_(bytes()) {}
+  HeadsView view() const {
+    return {device_.data(), host_.view.token_stride, host_.view.head_stride};
+  }
+  std::vector<float> values() const {
+    HeadsTensor out = host_;
+    const auto raw = device_.host();
+    for (size_t i = 0; i < out.data.size(); ++i)
+      out.data[i] = value_at(raw, element_, static_cast<int64_t>(i));
+    return out.values();
+  }
+
+ private:
+  std::vector<uint8_t> bytes() {
+    std::vector<uint8_t> raw(host_.data.size() * element_bytes(element_));
+    with_element(element_, [&](auto t) {
+      using T = decltype(t);
+      for (size_t i = 0; i < host_.data.size(); ++i) {
+        const T rounded = from_float<T>(host_.data[i]);
+        std::memcpy(raw.data() + i * sizeof(T), &rounded, sizeof(T));
+        host_.data[i] = to_float(rounded);
+      }
+    });
+    return raw;
+  }
+  Element element_;
+  HeadsTensor& host_;
+  DeviceArray<uint8_t> device_;
+};
+
+/// Copies of the case on the device, and params that point at them.
+template <class P>
+struct DeviceCase {
+  DeviceCase(AttentionData<P>& host, const AttentionCase& c, Element element)
+      : q(element, host.q),
+        k(element, host.k),
+        v(element, host.v),
+        o(element, host.o),
+        d_o(element, host.d_o),
+        d_q(element, host.d_q, c.seeds > 0),
+        d_k(element, host.d_k),
+        d_v(element, host.d_v),
+        q_offsets(host.q_offsets),
+        k_offsets(host.k_offsets),
+        q_time(host.q_time),
+        k_time(host.k_time),
+        position(host.position),
+        time(host.time),
+        d_position(host.d_position),
+        d_time(host.d_time),
+        position_partial(host.position_partial),
+        time_partial(host.time_partial),
+        statistics(2 * host.p.heads * host.p.rows),
+        p(host.p) {
+    p.element = element;
+    p.q = q.view(), p.k = k.view(), p.v = v.view(), p.o = o.view(), p.d_o = d_o.view();
+    p.d_q = d_q.view(), p.d_k = d_k.view(), p.d_v = d_v.view();
+    p.q_offsets = c.seeds > 0 ? nullptr : q_offsets.data();
+    p.k_offsets = k_offsets.data();
+    p.max_q = c.seeds;
+    for (const int64_t n : c.q_lengths) p.max_q = std::max(p.max_q, n);
+    for (const int64_t n : c.k_lengths) p.max_k = std::max(p.max_k, n);
+    if (p.bias.position) {
+      p.bias.position = position.data();
+      p.bias.position_partial = position_partial.data();
+      p.bias.d_position = d_position.data();
+    }
+    if (p.bias.time) {
+      p.bias.time = time.data();
+      p.bias.q_time = q_time.data();
+      p.bias.k_time = k_time.data();
+      p.bias.time_partial = time_partial.data();
+      p.bias.d_time = d_time.data();
+    }
+    if constexpr (std::is_same_v<P, JaggedAttention>) {
+      p.lse = statistics.data();
+      p.delta = statistics.data() + p.heads * p.rows;
+    }
+  }
+  void run() {
+    if constexpr (std::is_same_v<P, JaggedAttention>) {
+      jagged_attention_forward_cuda(p);
+      jagged_attention_backward_cuda(p);
+    } else {
+      gdpa_forward_cuda(p);
+      gdpa_backward_cuda(p);
+    }
+    attention_bias_finish_cuda(p);
+    gpu::expect_success(cudaDeviceSynchronize());
+  }
+  std::vector<std::vector<float>> results() const {
+    return {o.values(), d_q.values(), d_k.values(), d_v.values(), d_position.host(), d_time.host()};
+  }
+  DeviceHeads q, k, v, o, d_o, d_q, d_k, d_v;
+  DeviceArray<int64_t> q_offsets, k_offsets, q_time, k_time;
+  DeviceArray<float> position, time, d_position, d_time, position_partial, time_partial, statistics;
+  P p;
+};
+
+template <class P>
+void expect_like_the_reference(AttentionCase c, Element element, ScoreActivation activation,
+                               Shares& shares) {
+  c.packed = false;  // the host's packed projection has no twin here
+  AttentionData<P> host(c);
+  std::vector<float> lse(host.p.heads * host.p.rows);
+  const double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  if constexpr (std::is_same_v<P, JaggedAttention>) {
+    host.p.lse = lse.data();
+    host.p.scale = scale;
+  } else {
+    host.p.activation = activation;
+    host.p.alpha = scale;
+    host.p.beta = 0.25;
+  }
+  DeviceCase<P> device(host, c, element);  // rounds the host's inputs
+  if constexpr (std::is_same_v<P, JaggedAttention>) {
+    jagged_attention_forward_ref(host.p);
+    jagged_attention_backward_ref(host.p);
+  } else {
+    gdpa_forward_ref(host.p);
+    gdpa_backward_ref(host.p);
+  }
+  device.run();
+  const auto got = device.results();
+  device.run();
+  EXPECT_EQ(got, device.results()) << "another run, other bits: " << c;
+  const double slope = activation == ScoreActivation::kSquaredRelu ? 10.0 : 1.0;
+  const double step = half_ulp(element) / 0x1p-24, exact = attention_units(c, longest(c));
+  const double grouped = attention_units(c, longest(c) * c.heads / c.kv_heads);
+  const double backward = (3 + std::sqrt(static_cast<double>(c.value_dim))) * step;
+  const std::pair<const std::vector<float>, double> wants[] = {
+      {host.o.values(), slope * (3 * step + exact)},
+      {host.d_q.values(), slope * (backward + exact)},
+      {host.d_k.values(), slope * (backward + grouped)},
+      {host.d_v.values(), slope * (backward + grouped)},
+      {host.d_position, slope * (backward + exact)},
+      {host.d_time, slope * (backward + exact)}};
+  const int64_t rows[] = {host.p.rows, host.p.rows, host.p.k_tokens, host.p.k_tokens, 1, 1};
+  for (int i = 0; i < 6; ++i) {
+    const double share =
+        share_used(got[i], wants[i].first, rows[i], wants[i].second, i < 4 ? 1.0 : table_floor(c));
+    shares.add(share);
+    EXPECT_LT(share, 1.0) << "result " << i << " of " << name_of(element) << ", f "
+                          << static_cast<int>(activation) << ", " << c;
+  }
+}
+
+std::vector<AttentionCase> cases() {
+  std::vector<AttentionCase> all;
+  for (const AttentionWindow window : {AttentionWindow{}, kCausal, AttentionWindow{20, 7}}) {
+    AttentionCase c;
+    c.window = window;
+    all.push_back(c);  // no sequence
+    for (const int64_t dim : {1, 16, 31, 32, 33, 64, 100, 128, 130, 256}) {
+      c.head_dim = c.value_dim = dim;
+      c.q_lengths = c.k_lengths = {0, 1, 15, 16, 17, 31, 33, 0, 63, 64, 65, 130};
+      all.push_back(c);
+    }
+    c.head_dim = 64, c.value_dim = 96, c.heads = 6, c.distances = 40, c.time_buckets = 64,
+    c.gap = 3;
+    c.q_lengths = {3, 0, 80, 2, 7}, c.k_lengths = {7, 4, 5, 0, 300};
+    all.push_back(c);
+    c.q_lengths = {}, c.seeds = 70, c.shared_tables = true;
+    all.push_back(c);
+  }
+  return all;
+}
+
+constexpr Element kHalves[] = {Element::kBFloat16, Element::kFloat16};
+
+TEST(AttentionGpu, FollowsTheReference) {
+  Shares shares("attention on the GPU");
+  for (const Element element : kHalves)
+    for (const AttentionCase& c : cases())
+      expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares);
+}
+
+TEST(GdpaGpu, FollowsTheReference) {
+  Shares shares("gdpa on the GPU");
+  for (const Element element : kHalves) {
+    for (const AttentionCase& c : cases())
+      expect_like_the_reference<Gdpa>(c, element, ScoreActivation::kSilu, shares);
+    AttentionCase c;
+    c.q_lengths = c.k_lengths = {5, 0, 100, 31};
+    for (int f = 0; f < 8; ++f)
+      expect_like_the_reference<Gdpa>(c, element, static_cast<ScoreActivation>(f), shares);
+  }
+}
+
+TEST(AttentionGpu, AnyProblemFollowsTheReference) {
+  Shares shares("attention and gdpa on the GPU, drawn");
+  EXPECT_TRUE(rc::check([&] {
+    const AttentionCase c = any_attention_case();
+    const auto f = static_cast<ScoreActivation>(drawn(0, 7));
+    expect_like_the_reference<JaggedAttention>(c, Element::kBFloat16, ScoreActivation::kIdentity,
+                                               shares);
+    expect_like_the_reference<Gdpa>(c, Element::kFloat16, f, shares);
+    RC_ASSERT(!::testing::Test::HasFailure());  // the first failure counts, not the smallest
+  }));
+}
+
+TEST(AttentionGpu, BroadcastQueriesAreSummedInOrder) {
+  const std::vector<float> partial = normals(5 * 700, 1);
+  std::vector<float> want(700);
+  v3::broadcast_query_finish_cpu(partial.data(), 5, 700, want.data(), 0, 700);
+  const DeviceArray<float> in(partial), out(700);
+  broadcast_query_finish_cuda(in.data(), 5, 700, out.data(), nullptr);
+  gpu::expect_success(cudaDeviceSynchronize());
+  EXPECT_EQ(out.host(), want);
+}
+
+}  // namespace
+}  // namespace tautline::kernels
