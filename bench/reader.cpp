@@ -9,7 +9,7 @@
 //
 // Usage: bench_reader LOG [--world W] [--workers N] [--batch B] [--max-length L] [--window U]
 //                     [--json OUT.json COMMIT]
-#include "tautline/data/reader.h"
+#include "tautline/data/read/reader.h"
 
 #include <chrono>
 #include <cstdio>
@@ -21,8 +21,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/base/error.h"
-#include "tautline/data/built_log.h"
-#include "tautline/data/step_planner.h"
+#include "tautline/data/read/built_log.h"
+#include "tautline/data/read/step_planner.h"
 
 namespace tautline::data {
 namespace {

@@ -1,6 +1,6 @@
 # tautline_folder(NAME USES folders-or-targets...)
 # One static library tautline_NAME from src/tautline/NAME, and one test program test_NAME from tests/NAME.
-# Files are found by their place, so adding one needs no edit here.
+# Files are found by their place, at most one folder down, so adding one needs no edit here.
 #   *_cpu.cpp   compiled once for each instruction set (see tautline_isa below)
 #   *.cu        only in the CUDA build
 include(GoogleTest)
@@ -23,7 +23,7 @@ function(tautline_folder name)
   cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/tautline/${name})
   set(target tautline_${name})
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp ${dir}/*/*.cpp)
   set(isa_sources ${sources})
   list(FILTER isa_sources INCLUDE REGEX "_cpu\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "_cpu\\.cpp$|/main\\.cpp$")
@@ -65,7 +65,8 @@ function(tautline_folder name)
   if(NOT TAUTLINE_TESTS)
     return()
   endif()
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp
+       ${CMAKE_SOURCE_DIR}/tests/${name}/*/*_test.cpp)
   if(tests)
     add_executable(test_${name} ${tests})
     target_link_libraries(test_${name} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}> GTest::gtest_main

@@ -15,7 +15,7 @@
 #include <parquet/arrow/writer.h>
 
 #include "tautline/base/error.h"
-#include "tautline/data/build.h"
+#include "tautline/data/build/build.h"
 #include "tautline/data/uri.h"
 
 #include "data/log_writer.h"

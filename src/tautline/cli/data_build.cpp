@@ -8,7 +8,7 @@
 #include "tautline/base/text_table.h"
 #include "tautline/base/units.h"
 #include "tautline/cli/verbs.h"
-#include "tautline/data/build.h"
+#include "tautline/data/build/build.h"
 
 namespace tautline::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "tautline/cli/verbs.h"
 #include "tautline/cluster/discover.h"
 #include "tautline/comm/launch.h"
-#include "tautline/data/reader.h"
+#include "tautline/data/read/reader.h"
 #include "tautline/planner/planner.h"
 #include "tautline/train/run_fields.h"
 #include "tautline/workload/describe.h"

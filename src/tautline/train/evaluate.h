@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tautline/comm/communicator.h"
-#include "tautline/data/reader.h"
+#include "tautline/data/read/reader.h"
 #include "tautline/train/network.h"
 
 namespace tautline::train {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tautline/comm/communicator.h"
-#include "tautline/train/checkpoint_reader.h"
+#include "tautline/train/checkpoint/checkpoint_reader.h"
 
 namespace tautline::train {
 

@@ -16,7 +16,7 @@
 #include "tautline/models/inputs.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/planner/planner.h"
-#include "tautline/train/digest.h"
+#include "tautline/train/checkpoint/digest.h"
 #include "tautline/train/network.h"
 #include "tautline/workload/describe.h"
 #include "tautline/workload/model_fields.h"

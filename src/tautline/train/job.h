@@ -8,9 +8,9 @@
 
 #include "tautline/cluster/cluster.h"
 #include "tautline/comm/launch.h"
-#include "tautline/data/reader.h"
+#include "tautline/data/read/reader.h"
 #include "tautline/plan/plan.h"
-#include "tautline/train/checkpoint_reader.h"
+#include "tautline/train/checkpoint/checkpoint_reader.h"
 #include "tautline/train/run.h"
 #include "tautline/workload/model.h"
 #include "tautline/workload/workload.h"

@@ -15,7 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tautline/comm/communicator.h"
-#include "tautline/data/batch.h"
+#include "tautline/data/read/batch.h"
 #include "tautline/models/losses.h"
 
 namespace tautline::train {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tautline/train/checkpoint.h"
+#include "tautline/train/checkpoint/checkpoint.h"
 #include "tautline/train/job.h"
 
 namespace tautline::train {

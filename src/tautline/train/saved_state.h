@@ -12,8 +12,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "tautline/dense/adamw.h"
-#include "tautline/train/checkpoint_reader.h"
-#include "tautline/train/checkpoint_writer.h"
+#include "tautline/train/checkpoint/checkpoint_reader.h"
+#include "tautline/train/checkpoint/checkpoint_writer.h"
 #include "tautline/train/network.h"
 
 namespace tautline::train {

@@ -16,7 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tautline/comm/communicator.h"
-#include "tautline/data/batch.h"
+#include "tautline/data/read/batch.h"
 #include "tautline/dense/adamw.h"
 #include "tautline/dense/bucketed_gradients.h"
 #include "tautline/train/network.h"

@@ -1,0 +1,140 @@
+#include "tautline/data/build/decode.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <arrow/util/utf8.h>
+
+#include "tautline/base/error.h"
+#include "tautline/data/build/events.h"
+
+namespace tautline::data {
+namespace {
+
+int64_t units_per_second(TimeUnit unit) {
+  switch (unit) {
+    case TimeUnit::kSeconds:
+      return 1;
+    case TimeUnit::kMilliseconds:
+      return 1'000;
+    case TimeUnit::kMicroseconds:
+      return 1'000'000;
+    case TimeUnit::kNanoseconds:
+      return 1'000'000'000;
+  }
+  return 1;
+}
+
+const char* unit_name(TimeUnit unit) {
+  constexpr const char* kNames[] = {"s", "ms", "us", "ns"};
+  return kNames[static_cast<int>(unit)];
+}
+
+// Beyond the year 5000 lies no event, but milliseconds that are called seconds lie there.
+constexpr int64_t kLatestSecond = 95'617'584'000;
+
+[[noreturn]] void out_of_range(const std::string& value, TimeUnit unit, const std::string& column,
+                               const Place& where) {
+  throw user_error(where(), ", column '", column, "': the time ", value, " ", unit_name(unit),
+                   " is thousands of years from now; --time-unit s, ms, us or ns says what one "
+                   "unit of this column is");
+}
+
+bool is_ascii(std::string_view text) {
+  size_t i = 0;
+  for (; i + 8 <= text.size(); i += 8) {
+    uint64_t word;
+    std::memcpy(&word, text.data() + i, 8);
+    if (word & 0x8080808080808080u) return false;
+  }
+  for (; i < text.size(); ++i)
+    if (text[i] & 0x80) return false;
+  return true;
+}
+
+std::string_view without_spaces(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+template <class T>
+bool parse_whole(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+int64_t ticks_per_second(TimeUnit unit) {
+  return unit == TimeUnit::kNanoseconds ? 1'000'000'000 : 1'000'000;
+}
+
+TimeUnit time_unit_from(const std::string& text) {
+  for (TimeUnit unit : {TimeUnit::kSeconds, TimeUnit::kMilliseconds, TimeUnit::kMicroseconds,
+                        TimeUnit::kNanoseconds})
+    if (text == unit_name(unit)) return unit;
+  throw user_error("--time-unit '", text, "' is none of s, ms, us, ns");
+}
+
+int64_t ticks_from_integer(int64_t value, TimeUnit unit, const std::string& column,
+                           const Place& where) {
+  const int64_t units = units_per_second(unit);
+  int64_t ticks = 0;
+  if (value / units > kLatestSecond || value / units < -kLatestSecond ||
+      __builtin_mul_overflow(value, ticks_per_second(unit) / units, &ticks))
+    out_of_range(std::to_string(value), unit, column, where);
+  return ticks;
+}
+
+int64_t ticks_from_number(double value, TimeUnit unit, const std::string& column,
+                          const Place& where) {
+  const double scale =
+      static_cast<double>(ticks_per_second(unit)) / static_cast<double>(units_per_second(unit));
+  const double seconds = value / static_cast<double>(units_per_second(unit));
+  if (std::isnan(value)) throw user_error(where(), ", column '", column, "': the time is NaN");
+  if (!(std::abs(seconds) < static_cast<double>(kLatestSecond)) || std::abs(value * scale) > 9e18)
+    out_of_range(std::to_string(value), unit, column, where);
+  return std::llround(value * scale);
+}
+
+int64_t parse_ticks(std::string_view text, TimeUnit unit, const std::string& column,
+                    const Place& where) {
+  text = without_spaces(text);
+  int64_t integer = 0;
+  if (parse_whole(text, integer)) return ticks_from_integer(integer, unit, column, where);
+  double number = 0;
+  if (parse_whole(text, number)) return ticks_from_number(number, unit, column, where);
+  if (text.empty()) throw user_error(where(), ", column '", column, "': the time is empty");
+  throw user_error(where(), ", column '", column, "': '", text,
+                   "' is a timestamp as text; times must be numbers since 1970 (seconds, or what "
+                   "--time-unit says)");
+}
+
+float checked_dense(float value, const std::string& column, const Place& where) {
+  if (std::isnan(value))
+    throw user_error(where(), ", column '", column,
+                     "': the value is NaN; fill it, or leave the column out");
+  return value;
+}
+
+float parse_dense(std::string_view text, const std::string& column, const Place& where) {
+  text = without_spaces(text);
+  float value = 0;
+  if (parse_whole(text, value)) return checked_dense(value, column, where);
+  if (text.empty())
+    throw user_error(where(), ", column '", column,
+                     "': the value is empty; fill it, or leave the column out");
+  throw user_error(where(), ", column '", column, "': '", text, "' is not a number");
+}
+
+void check_token(std::string_view token, bool may_be_empty, const std::string& column,
+                 const Place& where) {
+  if (token.empty() && !may_be_empty) throw user_error(where(), ", column '", column, "' is empty");
+  if (!is_ascii(token) && !arrow::util::ValidateUTF8(token))
+    throw user_error(where(), ", column '", column, "' is not UTF-8");
+}
+
+}  // namespace tautline::data
