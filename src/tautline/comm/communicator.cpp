@@ -114,6 +114,7 @@ bool Work::State::wait_on_host(double seconds) {
   if (waited_for) return true;
   waited_for = true;
   if (finish) finish();
+  tensors.clear();
   record.wait_start = begin;
   record.wait_end = end;
   if (record.end == 0) record.end = end;
@@ -132,6 +133,9 @@ void Work::State::wait_on_stream() {
   } catch (const std::exception& error) {
     group->fail(record.name, error);
   }
+  // A record may wait long for its times. The stream that waited owns the memory again: what it
+  // does from now on comes after the collective.
+  tensors.clear();
   if (first && group->hook) wait_end = std::make_unique<Moment>(group->device);
 }
 
