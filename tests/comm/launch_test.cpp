@@ -144,6 +144,9 @@ TEST(Launch, Order) {
   EXPECT_EQ(detect(kTorchrun + Variables{{"TAUTLINE_LAUNCHER", "local"}}).launcher, "local");
   EXPECT_EQ(detect(kTorchrun + kSlurm, "slurm").launcher, "slurm");
   EXPECT_EQ(detect(kTorchrun, "single"), Launch{});
+  // A rank of our own launcher is told `--launcher single` as the launcher was.
+  EXPECT_EQ(detect(kTorchrun + Variables{{"TAUTLINE_LAUNCHER", "local"}}, "single").launcher,
+            "local");
 }
 
 // mpirun inside a Slurm job starts its daemons with srun, so the ranks inherit the daemons' step.

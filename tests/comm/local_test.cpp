@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tautline/base/error.h"
+
 #include "comm/command.h"
 
 namespace tautline::comm {
@@ -57,6 +59,15 @@ TEST(Local, AUsersErrorOnOneRankIsTheJobs) {
   EXPECT_THAT(job.output, HasSubstr("\ntautline: column 'x' is missing from a.csv\n"));
   EXPECT_THAT(job.output, testing::ContainsRegex(
                               "rank 2: rank 1 \\(pid [^)]+\\) failed: column 'x' is missing"));
+}
+
+TEST(Local, MoreRanksThanAMachineHoldsAreRefusedBeforeAnyStarts) {
+  try {
+    run_local_ranks({.ranks = 1'000'000, .arguments = {"/bin/true"}});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--ranks 1000000: this machine has "));
+  }
 }
 
 TEST(Local, ABrokenInvariantIs134) {

@@ -178,7 +178,10 @@ Launch detect_launch(const std::string& which, const GetVariable& get) {
   if (std::find(known.begin(), known.end(), which) == known.end())
     throw user_error("there is no launcher '", which,
                      "'; auto, single, torchrun, environment, slurm, openmpi and pmi are");
-  const std::string name = which == "auto" ? choose(Variables(get, "this process")) : which;
+  // A rank that our own launcher started says again how the launcher was called: taken at its word
+  // (`single`), it would start ranks of its own, and these theirs.
+  const std::string found = choose(Variables(get, "this process"));
+  const std::string name = which == "auto" || found == "local" ? found : which;
   const Variables variables(get, name);
   Launch launch;
   if (name == "slurm") {

@@ -1,5 +1,6 @@
 #include "tautline/comm/local.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fcntl.h>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -313,6 +315,13 @@ class Signals {
 
 int run_local_ranks(const LocalOptions& options) {
   if (options.ranks < 1) throw user_error("--ranks ", options.ranks, "; one rank or more is right");
+  // More of them would take all memory before the first one fails.
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  const int most = std::max(64, 8 * processors);
+  if (options.ranks > most)
+    throw user_error("--ranks ", options.ranks, ": this machine has ", processors,
+                     " processors, at most ", most,
+                     " local ranks are started; torchrun or srun starts ranks on several machines");
   const Signals signals;
   Job job(options);
   job.start();
