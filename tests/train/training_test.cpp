@@ -177,6 +177,23 @@ TEST_F(Training, AnotherBatchIsToldAndAnotherLogRefused) {
               testing::HasSubstr("was made on a log with users 400, " + log + " has 300"));
 }
 
+TEST_F(Training, ARunsFolderCanBeRunAgainAndARunWithNothingLeftKeepsItsTimeline) {
+  ASSERT_EQ(program(training("again", 1, {"--set", "steps=4"})).status, 0);
+  const std::string timeline = read_file(folder_ / "again/timeline.jsonl");
+  const Outcome again = program({"train", (folder_ / "again/run.yaml").string(), "--run-dir",
+                                 (folder_ / "again").string(), "--ranks", "1", "--resume"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.err, testing::HasSubstr("resumed at step 4"));
+  EXPECT_EQ(read_file(folder_ / "again/timeline.jsonl"), timeline);
+}
+
+TEST_F(Training, AStopMetricThatTheModelNeverReportsIsRefused) {
+  const Outcome outcome =
+      program(training("auc", 1, {"--set", "evaluate.stop_after=1 without auc"}));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, testing::HasSubstr("better auc, which this model never reports"));
+}
+
 TEST_F(Training, SigtermEndsWithACheckpointAndZero) {
   const pid_t child = start(training("stopped", 2, {"--set", "steps=1000000"}), "stopped");
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);

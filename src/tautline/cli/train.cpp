@@ -42,10 +42,11 @@ std::string joined_arguments(const std::vector<std::string>& arguments) {
   return text;
 }
 
-/// Timeline and report, from all ranks.
+/// Timeline and report, from all ranks. A resumed run that had nothing left to do keeps those it has.
 void leave_files(const train::Job& job, const train::Trainer& trainer,
                  const train::RunResult& result, const TrainOptions& options,
                  const comm::Mesh& mesh, const train::Exchange& exchange) {
+  if (options.resume && result.steps == 0) return;
   train::write_timelines(job, trainer.recorder(), mesh.rank(), mesh.size(), exchange);
   const auto phases = train::gather_phases(trainer.recorder(), exchange);
   if (mesh.rank() != 0) return;

@@ -117,6 +117,18 @@ int set_threads(int wanted, const comm::Launch& launch) {
   return threads;
 }
 
+/// A metric that the model never reports would stop the training as one that never gets better.
+void check_stop_metric(const RunConfig& run, const ModelConfig& model) {
+  const std::string& metric = run.evaluate.stop_metric;
+  if (run.evaluate.stop_after == 0 || metric == "loss") return;
+  const bool ranking = metric.starts_with("hr") || metric.starts_with("ndcg");
+  for (const auto& [name, head] : model.heads)
+    if (ranking == (head.loss != HeadConfig::Loss::kBinary)) return;
+  throw user_error("evaluate.stop_after waits for a better ", metric,
+                   ", which this model never reports: it has no ",
+                   ranking ? "next_item head" : "head with a binary label");
+}
+
 Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
              const Exchange& exchange) {
   Job job;
@@ -126,6 +138,7 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
     throw user_error("the log ", request.run.data.log, " has no events to train on");
   }
   check_labels(request.model, job.log);
+  check_stop_metric(job.run, request.model);
   job.model = with_rows(request.model, job.log);
   job.model_digest = digest_of(to_yaml(job.model));
   job.classes = job.log.vocabularies.at("item").size;

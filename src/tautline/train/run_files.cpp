@@ -25,7 +25,9 @@ void save_text(const std::string& path, const std::string& text) {
 
 void write_configs(const Job& job) {
   save_text(job.run_dir + "/plan.yaml", to_yaml(job.plan));
-  save_text(job.run_dir + "/run.yaml", to_yaml(job.run));
+  RunConfig run = job.run;
+  run.model = "model.yaml";  // beside it: the folder's run.yaml can be run again
+  save_text(job.run_dir + "/run.yaml", to_yaml(run));
   save_text(job.run_dir + "/model.yaml", to_yaml(job.model));
 }
 

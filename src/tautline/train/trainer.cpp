@@ -176,6 +176,10 @@ void Trainer::resume_latest() {
   for (auto& [name, table] : network_.tables) table->set_steps(manifest.step);
   log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks, " ranks");
   for (const std::string& sentence : changed) log_.info(sentence);
+  if (stopped_early_)
+    log_.info(
+        "the run had stopped early: nothing is left to train; --set "
+        "evaluate.stop_after=never goes on");
 }
 
 bool Trainer::done() {
