@@ -34,7 +34,14 @@ test-gpu: setup
 	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target test_gpu
 	@build-cuda/test_gpu
 
-# The main job: a seeded synthetic log (or LOG=ratings.csv), then training on 4 local ranks.
+# The main job: a seeded synthetic log (or LOG=ratings.csv), then training on 4 local ranks. USER, ITEM and TIME
+# name the columns; a shell has a USER of its own, so they count on make's command line alone.
+given = $(if $(filter command,$(firstword $(origin $(1)))),$($(1)))
+quickstart: export USER_COLUMN ?= $(call given,USER)
+quickstart: export ITEM_COLUMN ?= $(call given,ITEM)
+quickstart: export TIME_COLUMN ?= $(call given,TIME)
+quickstart: export DELIMITER ?=
+quickstart: export TIME_UNIT ?=
 quickstart: setup
 	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
 	@$(BIN)/cmake --build $(BUILD) -j $(JOBS) --target tautline_program
