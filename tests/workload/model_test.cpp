@@ -75,6 +75,9 @@ TEST(ModelConfig, RefusesWhatCannotBeBuilt) {
   EXPECT_THAT(error_of({"backbone.attention=block", "backbone.attention_bias=[position]"}),
               HasSubstr("block attention has no attention_bias"));
   EXPECT_THAT(error_of({"backbone.attention=silk"}), HasSubstr("silu"));
+  EXPECT_EQ(error_of({"backbone.attention_bias=[time, position, time]"}),
+            "--set backbone.attention_bias=[time, position, time]: backbone.attention_bias names "
+            "time twice; leave one of them out");
   EXPECT_THAT(error_of({"backbone.causal=false"}),
               HasSubstr("--set backbone.causal=false: next_item would see the item"));
   EXPECT_THAT(error_of({"heads.next_item.loss=full_softmax", "heads.next_item.negatives=1"}),
@@ -92,6 +95,22 @@ TEST(ModelConfig, RefusesWhatCannotBeBuilt) {
   EXPECT_THAT(error_of({"tables.action.optimizer.sgd.beta1=0.5"}),
               HasSubstr("unknown key 'beta1' in 'tables.action.optimizer.sgd'"));
   EXPECT_THAT(error_of({"heads.next_item.temperature=0"}), HasSubstr("above 0"));
+}
+
+TEST(ModelConfig, ANameThatStandsTwiceInAListIsRefusedWhereItStands) {
+  try {
+    parse_config<ModelConfig>(
+        "features: [{name: item, table: item}]\n"
+        "tables: {item: {}}\n"
+        "backbone:\n"
+        "  position: [rope, time_gap, rope]\n"
+        "heads: {next_item: {table: item}}\n",
+        "m.yaml");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "m.yaml:4:30: backbone.position names rope twice; leave one of them out");
+  }
 }
 
 TEST(ModelConfig, EveryConfiguredModelReadsAndWrites) {

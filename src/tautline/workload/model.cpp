@@ -71,6 +71,16 @@ void check_tables(const ModelConfig& model, const Provenance& at) {
   }
 }
 
+/// A list in which order counts for nothing and twice is a slip of the pen.
+template <class E>
+void check_once(const std::vector<E>& list, const std::string& key, const Provenance& at) {
+  for (size_t i = 0; i < list.size(); ++i)
+    if (std::find(list.begin(), list.begin() + static_cast<int64_t>(i), list[i]) !=
+        list.begin() + static_cast<int64_t>(i))
+      throw user_error(at(key + "." + std::to_string(i)), key, " names ", choice_name(list[i]),
+                       " twice; leave one of them out");
+}
+
 void check_backbone(const ModelConfig& model, const Provenance& at) {
   const BackboneConfig& b = model.backbone;
   const std::pair<const char*, int64_t> positive[] = {
@@ -91,6 +101,8 @@ void check_backbone(const ModelConfig& model, const Provenance& at) {
   if (rope != b.position.end() && (b.width / b.heads) % 2 != 0)
     throw user_error(at("backbone.position"), "rope turns pairs: the head dimension ",
                      b.width / b.heads, " (width / heads) must be even");
+  check_once(b.attention_bias, "backbone.attention_bias", at);
+  check_once(b.position, "backbone.position", at);
   if (b.attention == BackboneConfig::Attention::kBlock && !b.attention_bias.empty())
     throw user_error(at("backbone.attention_bias"),
                      "block attention has no attention_bias: remove it, or take softmax, silu or "
