@@ -31,6 +31,7 @@ struct Origin {
     job.log.users = 400;
     job.log.events = 4800;
     job.log.vocabularies["item"].size = 500;
+    job.log.items_digest = job.log.histories_digest = "0123456789abcdef";
     manifest.step = 20;
     manifest.cursor = {1, 7, 20};
     manifest.seed = job.run.seed;
@@ -87,6 +88,14 @@ TEST(Resume, AnotherSeedLogOrModelIsRefusedByName) {
       log.refused(),
       "data.log: the checkpoint of step 20 in runs/a was made on a log with users 400, logs/a "
       "has 300; resume with the log it was made on");
+  Origin same_counts;
+  same_counts.job.log.histories_digest = "fedcba9876543210";
+  EXPECT_EQ(same_counts.refused(),
+            "data.log: the checkpoint of step 20 in runs/a was made on a log with histories_digest "
+            "0123456789abcdef, logs/a has fedcba9876543210; resume with the log it was made on");
+  Origin other_names;
+  other_names.job.log.items_digest = "fedcba9876543210";
+  EXPECT_THAT(other_names.refused(), HasSubstr("items_digest"));
   Origin model;
   model.job.model.backbone.layers = 9;
   EXPECT_THAT(model.refused(),
@@ -95,6 +104,12 @@ TEST(Resume, AnotherSeedLogOrModelIsRefusedByName) {
   Origin optimizer;
   optimizer.job.model.tables.at("item").optimizer.kind = TableOptimizer::Kind::kSgd;
   EXPECT_THAT(optimizer.refused(), HasSubstr("model.tables.item.optimizer."));
+}
+
+TEST(Resume, ALogOfBeforeThereWereDigestsHasNoneToCompare) {
+  Origin o;
+  o.job.log.items_digest = o.job.log.histories_digest = "";
+  EXPECT_EQ(o.refused(), "");
 }
 
 TEST(Resume, ACheckpointThatKeptNoModelHasItsDigest) {

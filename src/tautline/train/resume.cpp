@@ -26,6 +26,8 @@ LogStatistics identity(const LogStatistics& log) {
   out.shards = log.shards;
   out.first_time = log.first_time;
   out.last_time = log.last_time;
+  out.items_digest = log.items_digest;
+  out.histories_digest = log.histories_digest;
   out.length = log.length;
   const auto items = log.vocabularies.find("item");
   if (items != log.vocabularies.end()) out.vocabularies["item"].size = items->second.size;
@@ -87,12 +89,13 @@ std::string what_made(const Job& job, const Manifest& manifest) {
 }
 
 void refuse_other_log(const Job& job, const Manifest& manifest) {
-  const auto changed = changes_of(manifest, kLog, identity(job.log));
-  if (changed.empty()) return;
-  const Change& first = changed.front();
-  throw user_error("data.log: ", what_made(job, manifest), " on a log with ", first.key, " ",
-                   first.before, ", ", job.run.data.log, " has ", first.now,
-                   "; resume with the log it was made on");
+  for (const Change& change : changes_of(manifest, kLog, identity(job.log))) {
+    // Logs and checkpoints of before there were digests have none to compare.
+    if (change.key.ends_with("_digest") && !change.on_both) continue;
+    throw user_error("data.log: ", what_made(job, manifest), " on a log with ", change.key, " ",
+                     change.before, ", ", job.run.data.log, " has ", change.now,
+                     "; resume with the log it was made on");
+  }
 }
 
 /// Returns what may change.

@@ -41,6 +41,9 @@ struct LogStatistics {
   int64_t format = 1;
   int64_t users = 0, events = 0, shards = 0;
   int64_t first_time = 0, last_time = 0;  // seconds
+  // Hexadecimal, of the item's vocabulary and of every user's items and times, in the order of the
+  // files; empty in logs that were built before they were kept.
+  std::string items_digest, histories_digest;
   LengthStatistics length;
   std::map<std::string, VocabularyStatistics> vocabularies;  // by column, "item" always
   std::vector<std::string> categorical, dense, labels;       // further per-event columns

@@ -126,6 +126,30 @@ TEST(Build, QuotedLineEndsStayInsideTheirField) {
   EXPECT_THAT(read_built(folder / "out").users.at("u").item, ElementsAre("two\nlines", "b"));
 }
 
+TEST(Build, TheDigestsTellLogsOfEqualCountsApart) {
+  const auto built = [](const std::string& text) {
+    TemporaryFolder folder;
+    write_file(folder / "log.csv", "user,item,time\n" + text);
+    BuildOptions options = options_for(folder, folder / "log.csv");
+    options.categorical = options.dense = {};
+    return build_log(options);
+  };
+  const LogStatistics first = built("u,a,1\nu,b,2\nv,b,3\n");
+  EXPECT_EQ(first.items_digest.size(), 16u);
+  const LogStatistics same = built("u,a,1\nu,b,2\nv,b,3\n");
+  EXPECT_EQ(same.items_digest, first.items_digest);
+  EXPECT_EQ(same.histories_digest, first.histories_digest);
+  const LogStatistics other_item = built("u,a,1\nu,c,2\nv,c,3\n");
+  EXPECT_NE(other_item.items_digest, first.items_digest);
+  EXPECT_EQ(other_item.histories_digest, first.histories_digest);
+  for (const char* text :
+       {"u,b,1\nu,a,2\nv,b,3\n", "u,a,1\nu,b,3\nv,b,3\n", "u,a,1\nw,b,3\nu,b,2\n"}) {
+    const LogStatistics other = built(text);
+    EXPECT_EQ(other.items_digest, first.items_digest) << text;
+    EXPECT_NE(other.histories_digest, first.histories_digest) << text;
+  }
+}
+
 TEST(Build, TimeUnitsOrderByTheWholeValueAndKeepSeconds) {
   const std::pair<TimeUnit, const char*> logs[] = {
       {TimeUnit::kSeconds, "u,b,7.25\nu,a,7.125\nu,c,-0.5\n"},

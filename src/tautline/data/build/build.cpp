@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -139,6 +140,12 @@ ShardSummary write_shards(const std::vector<Partition>& partitions, const ShardS
   return shape;
 }
 
+std::string hexadecimal(uint64_t digest) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
+  return text;
+}
+
 std::string log_name(const Location& log) {
   const std::string file = log.path.substr(log.path.rfind('/') + 1);
   return file.substr(0, file.find('.'));
@@ -155,6 +162,7 @@ LogStatistics statistics_of(const BuildOptions& options, const LogColumns& colum
   statistics.first_time = shape.first_time;
   statistics.last_time = shape.last_time;
   statistics.length = shape.lengths.statistics();
+  statistics.histories_digest = hexadecimal(shape.digest);
   statistics.categorical = columns.categorical;
   statistics.labels = options.labels;
   statistics.dense.assign(columns.dense.begin(),
@@ -212,11 +220,13 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
 
   FinalIds ids;
   std::map<std::string, VocabularyStatistics> vocabularies;
+  std::string items_digest;
   std::vector<Vocabulary> counted = reading.take_vocabularies();
   for (size_t c = 0; c < schema.ids.size(); ++c) {
     const Vocabulary vocabulary = std::move(counted[c]);  // its texts go as soon as written
     vocabulary.write(folder.vocabulary(schema.ids[c]));
     vocabularies[schema.ids[c]] = vocabulary_statistics(vocabulary.sorted_counts());
+    if (c == 0) items_digest = hexadecimal(vocabulary.digest());
     ids.push_back(vocabulary.final_ids());
   }
   const ShardSummary written =
@@ -229,6 +239,7 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogStatistics statistics =
       statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
   statistics.vocabularies = std::move(vocabularies);
+  statistics.items_digest = items_digest;
   if (options.baselines) statistics.baselines = baselines_of(options, statistics, folder, progress);
   folder.finish(statistics);
   return statistics;

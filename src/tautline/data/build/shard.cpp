@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <xxhash.h>
 
 #include <arrow/array.h>
 #include <arrow/buffer.h>
@@ -150,10 +151,33 @@ std::shared_ptr<parquet::WriterProperties> writer_properties() {
   return builder.build();
 }
 
+/// Each user's name, items and times seed the hash of what follows: order counts.
+uint64_t digest_of(const Events& events, const ShardSchema& schema) {
+  uint64_t digest = 0;
+  const auto add = [&](const void* data, size_t bytes) {
+    digest = XXH3_64bits_withSeed(data, bytes, digest);
+  };
+  std::vector<int64_t> history;
+  for (int64_t user = 0; user < events.users.size(); ++user) {
+    const std::string_view token = events.users.token(user);
+    add(token.data(), token.size());
+    history.clear();
+    for (int64_t at = events.begin[static_cast<size_t>(user)];
+         at < events.begin[static_cast<size_t>(user) + 1]; ++at) {
+      const auto i = static_cast<size_t>(events.order[static_cast<size_t>(at)]);
+      history.push_back(events.ids[0][i]);
+      history.push_back(floor_divide(events.ticks[i], schema.ticks_per_second));
+    }
+    add(history.data(), history.size() * sizeof(int64_t));
+  }
+  return digest;
+}
+
 ShardSummary shape_of(const Events& events, const ShardSchema& schema) {
   ShardSummary shape;
   shape.users = events.users.size();
   shape.events = static_cast<int64_t>(events.user.size());
+  shape.digest = digest_of(events, schema);
   for (size_t u = 0; u + 1 < events.begin.size(); ++u)
     shape.lengths.add(events.begin[u + 1] - events.begin[u]);
   for (int64_t ticks : events.ticks) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <xxhash.h>
 
 namespace tautline::data {
 
@@ -78,6 +79,7 @@ void ShardSummary::merge(const ShardSummary& other) {
   last_time = std::max(last_time, other.last_time);
   common_times += other.common_times;
   lengths.merge(other.lengths);
+  digest = XXH3_64bits_withSeed(&other.digest, sizeof other.digest, digest);
 }
 
 VocabularyStatistics vocabulary_statistics(const std::vector<int64_t>& counts) {

@@ -35,6 +35,8 @@ struct ShardSummary {
   int64_t last_time = std::numeric_limits<int64_t>::min();
   int64_t common_times = 0;  // events at ShardSchema::common_ticks
   LengthHistogram lengths;
+  uint64_t digest = 0;  // of the users' names, items and times
+  /// `other` follows this one: the digest depends on the order.
   void merge(const ShardSummary& other);
 };
 

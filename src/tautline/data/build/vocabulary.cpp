@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <xxhash.h>
 
 #include <arrow/array.h>
 #include <arrow/builder.h>
@@ -38,6 +39,15 @@ std::vector<int64_t> Vocabulary::sorted_counts() const {
   std::vector<int64_t> counts = counts_;
   std::sort(counts.rbegin(), counts.rend());
   return counts;
+}
+
+uint64_t Vocabulary::digest() const {
+  uint64_t digest = 0;
+  for (int64_t place : order()) {
+    const std::string_view token = tokens_.token(place);
+    digest = XXH3_64bits_withSeed(token.data(), token.size(), digest);
+  }
+  return digest;
 }
 
 void Vocabulary::write(const Location& file) const {

@@ -27,6 +27,8 @@ class Vocabulary {
   std::vector<int64_t> final_ids() const;
   /// By vocabulary id - 1.
   std::vector<int64_t> sorted_counts() const;
+  /// Of the tokens in order of id.
+  uint64_t digest() const;
   /// id, token, count in order of id.
   void write(const Location& file) const;
 
