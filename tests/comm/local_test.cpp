@@ -91,12 +91,21 @@ TEST(Local, AFrozenRankEndsTheJob) {
   EXPECT_THAT(job.output, testing::ContainsRegex("rank 0: rank 1 \\(pid [^)]+\\) died or hangs"));
 }
 
-TEST(Local, SigtermStopsAllRanksAtOneStep) {
+class Stopped : public testing::TestWithParam<std::pair<int, int>> {};
+// A terminal that goes away sends SIGHUP more than once; the third SIGTERM would kill.
+INSTANTIATE_TEST_SUITE_P(Signal, Stopped,
+                         testing::Values(std::pair{SIGTERM, 1}, std::pair{SIGHUP, 4}));
+
+TEST_P(Stopped, AllRanksStopAtOneStep) {
+  ::signal(SIGHUP, SIG_DFL);  // not as nohup left it
   Command job({kProgram, "--ranks", "3", "steps", "60"});
   for (const char* who : {"rank 0 sum", "[rank 1] stepping", "[rank 2] stepping"})
     ASSERT_TRUE(job.wait_for(who));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  ::kill(job.pid(), SIGTERM);
+  for (int i = 0; i < GetParam().second; ++i) {
+    ::kill(job.pid(), GetParam().first);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   const Finished end = job.finish();
   EXPECT_EQ(end.status, 0) << end.output;
   const size_t at = end.output.find("stops at step ");
@@ -104,6 +113,17 @@ TEST(Local, SigtermStopsAllRanksAtOneStep) {
   const std::string step = end.output.substr(at, end.output.find('\n', at) - at);
   for (const char* rank : {"0 ", "1 ", "2 "})
     EXPECT_THAT(end.output, HasSubstr("rank " + std::string(rank) + step + "\n"));
+}
+
+TEST(Local, UnderNohupAClosedTerminalStopsNothing) {
+  Command job({"nohup", kProgram, "--ranks", "2", "steps", "60"});
+  for (const char* who : {"rank 0 sum", "[rank 1] stepping"}) ASSERT_TRUE(job.wait_for(who));
+  ::kill(-job.pid(), SIGHUP);
+  EXPECT_FALSE(job.wait_for("stops at step", 3));
+  ::kill(job.pid(), SIGTERM);
+  const Finished end = job.finish();
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_THAT(end.output, HasSubstr("rank 1 stops at step "));
 }
 
 TEST(Local, RanksDieWithTheirLauncher) {

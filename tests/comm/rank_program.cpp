@@ -8,7 +8,7 @@
 //     abort RANK       RANK breaks an invariant
 //     freeze RANK      RANK stops itself (SIGSTOP)
 //     early RANK       RANK returns from main with 0 while the others go on
-//     steps SECONDS    steps of 50 ms until SIGTERM is agreed on, at most SECONDS
+//     steps SECONDS    steps of 50 ms until a stop signal is agreed on, at most SECONDS
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

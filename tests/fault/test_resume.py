@@ -65,14 +65,15 @@ def test_goes_on_with_fewer_and_more_ranks(log, tmp_path):
     assert values[10] < values[0] and values[20] < values[10]
 
 
-def stop_in_mid_step(job, run_dir, pid):
+def stop_in_mid_step(job, run_dir, pid, number=signal.SIGTERM):
     assert wait_until(lambda: len(losses(run_dir)) >= 8, job), job.errors()
-    kill(pid, signal.SIGTERM)
+    kill(pid, number)
     job.finish(60)
 
 
-@pytest.mark.parametrize("whom", ["launcher", "one rank"])
-def test_sigterm_checkpoints_and_the_rest_has_the_same_bits(whom, whole, log, tmp_path):
+@pytest.mark.parametrize("whom, number", [("launcher", signal.SIGTERM), ("one rank", signal.SIGTERM),
+                                          ("launcher", signal.SIGHUP)])
+def test_a_signal_checkpoints_and_the_rest_has_the_same_bits(whom, number, whole, log, tmp_path):
     run_dir = tmp_path / "run"
     with Job(tmp_path, *train(run_dir, 2, EVERY_STEP, log=log, steps=30)) as job:
         assert wait_until(lambda: losses(run_dir), job), job.errors()

@@ -18,6 +18,7 @@
 #include "tautline/base/error.h"
 #include "tautline/comm/communicator.h"
 #include "tautline/comm/launch.h"
+#include "tautline/comm/stop.h"
 
 namespace tautline::comm {
 namespace {
@@ -25,10 +26,12 @@ namespace {
 constexpr int kExitBroken = 134;  // a broken invariant aborts
 constexpr double kPollSeconds = 0.05;
 
-volatile sig_atomic_t received_signal = 0, received_count = 0;
+volatile sig_atomic_t received_signal = 0, received_count = 0, insisted_count = 0;
 void note_signal(int signal) {
   received_signal = signal;
   received_count = received_count + 1;
+  // A terminal that goes away sends several SIGHUPs: they are one wish.
+  if (signal != SIGHUP) insisted_count = insisted_count + 1;
 }
 
 // Text that a rank wrote, cut into lines with the rank in front.
@@ -122,13 +125,16 @@ void Job::spawn(int number) {
   // A process group of its own: Ctrl-C reaches a rank once, through the launcher.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  sigset_t defaults;
+  sigset_t defaults, waiting;
   sigemptyset(&defaults);
-  sigaddset(&defaults, SIGINT);
-  sigaddset(&defaults, SIGTERM);
+  sigemptyset(&waiting);
+  for (const int signal : kStopSignals) {
+    if (!is_ignored(signal)) sigaddset(&defaults, signal);
+    sigaddset(&waiting, signal);
+  }
   posix_spawnattr_setsigdefault(&attributes, &defaults);
-  // Both wait until the rank has its handlers (stop.h): while it loads they would kill it.
-  posix_spawnattr_setsigmask(&attributes, &defaults);
+  // They wait until the rank has its handlers (stop.h): while it loads they would kill it.
+  posix_spawnattr_setsigmask(&attributes, &waiting);
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
@@ -259,7 +265,7 @@ void Job::on_death(int number) {
 void Job::steer() {
   if (forwarded_ < received_count) {
     forwarded_ = received_count;
-    signal_all(forwarded_ > 2 ? SIGKILL : static_cast<int>(received_signal));
+    signal_all(insisted_count > 2 ? SIGKILL : static_cast<int>(received_signal));
   }
   if (died_at_ == 0) return;
   const double since = (steady_seconds() - died_at_) * 1e3;
@@ -295,20 +301,21 @@ int Job::exit_status() const {
 class Signals {
  public:
   Signals() {
-    received_signal = 0;
-    received_count = 0;
+    received_signal = received_count = insisted_count = 0;
     struct sigaction action = {};
     action.sa_handler = note_signal;
-    ::sigaction(SIGTERM, &action, &term_);
-    ::sigaction(SIGINT, &action, &interrupt_);
+    for (size_t i = 0; i < kStopSignals.size(); ++i) {
+      ::sigaction(kStopSignals[i], nullptr, &before_[i]);
+      if (!is_ignored(kStopSignals[i])) ::sigaction(kStopSignals[i], &action, nullptr);
+    }
   }
   ~Signals() {
-    ::sigaction(SIGTERM, &term_, nullptr);
-    ::sigaction(SIGINT, &interrupt_, nullptr);
+    for (size_t i = 0; i < kStopSignals.size(); ++i)
+      ::sigaction(kStopSignals[i], &before_[i], nullptr);
   }
 
  private:
-  struct sigaction term_ = {}, interrupt_ = {};
+  std::array<struct sigaction, kStopSignals.size()> before_ = {};
 };
 
 }  // namespace

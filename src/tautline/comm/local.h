@@ -1,7 +1,7 @@
 // `--ranks N`: N copies of this very program on this machine, each with the same arguments.
 //
 // The launcher stays the parent: it hosts the store (so the death of rank 0 leaves it standing),
-// prefixes the output of ranks > 0, forwards SIGTERM and SIGINT, and waits. It starts ranks through
+// prefixes the output of ranks > 0, forwards SIGTERM, SIGINT and SIGHUP, and waits. It starts ranks through
 // posix_spawn, never fork: libtorch has threads. A rank that dies ends the job: the launcher names
 // it and the reason, lets the others end by themselves, then sends SIGTERM, then SIGKILL.
 #pragma once

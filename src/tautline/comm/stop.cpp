@@ -17,18 +17,23 @@ void note(int signal) { noted_signal = signal; }
 
 }  // namespace
 
+bool is_ignored(int signal) {
+  struct sigaction now = {};
+  return signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 void install_stop_signals() {
   struct sigaction action = {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGINT, &action, nullptr);
-  sigset_t both;
-  sigemptyset(&both);
-  sigaddset(&both, SIGTERM);
-  sigaddset(&both, SIGINT);
-  ::pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int signal : kStopSignals) {
+    if (!is_ignored(signal)) ::sigaction(signal, &action, nullptr);
+    sigaddset(&all, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
 }
 
 int stop_signal() { return noted_signal; }

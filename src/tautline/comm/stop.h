@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT: the ranks agree at a step's end to stop at the same step.
+// SIGTERM, SIGINT and SIGHUP: the ranks agree at a step's end to stop at the same step.
 //
 // Each step ends with `next()`: it starts a maximum over one int (Gloo, asynchronous) and reads the
 // one that the step before started. So every rank learns of a stop at the same step, at most one
@@ -6,13 +6,21 @@
 // its peers; where one is gone the answer is kPeerGone: end without a checkpoint.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <signal.h>
 
 #include "tautline/comm/communicator.h"
 
 namespace tautline::comm {
 
 enum class Stop { kNo, kYes, kPeerGone };
+
+/// SIGHUP: the terminal was closed or the connection to it was lost.
+inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGHUP};
+
+/// SIGHUP under nohup: it stays ignored. The other signals always stop.
+bool is_ignored(int signal);
 
 /// Handlers that only note the signal. Process-wide by their nature; install once, on the main
 /// thread. A rank that local.h started gets here what came while it was loading.
