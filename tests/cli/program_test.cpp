@@ -43,10 +43,10 @@ class Program : public testing::Test {
     std::ifstream in(path);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  Outcome run(const std::string& arguments) const {
+  Outcome run(const std::string& arguments, const std::string& out = "") const {
     const std::string command = "cd " TAUTLINE_SOURCE_DIR " && " TAUTLINE_BINARY_DIR "/tautline " +
-                                arguments + " >" + (dir_ / "out").string() + " 2>" +
-                                (dir_ / "error").string();
+                                arguments + " >" + (out.empty() ? (dir_ / "out").string() : out) +
+                                " 2>" + (dir_ / "error").string();
     const int raw = std::system(command.c_str());
     return {WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw), text_of(dir_ / "out"),
             text_of(dir_ / "error")};
@@ -183,6 +183,22 @@ TEST_F(Program, ConfigShowKnowsEveryKindOfFile) {
   EXPECT_THAT(run("config show " + log_folder() + "/workload.yaml").out,
               testing::ContainsRegex("vocabularies.item.size +5000"));
   expect_user_error("config show " + write("other.yaml", "x: 1\n"), "say which with --kind");
+}
+
+TEST_F(Program, WhatCannotBePrintedIsNoSuccess) {
+  const std::string log = write("log.csv", "user,item,time\n1,1,4\n1,2,5\n1,3,6\n2,1,7\n");
+  for (const std::string& verb :
+       {std::string("config show configs/models/log.yaml"),
+        std::string("config diff configs/models/peer_s.yaml configs/models/peer_m.yaml"),
+        "plan configs/runs/log.yaml --set device=cpu --set data.log=" + log_folder(),
+        "data synth " + (dir_ / "made.csv").string() + " --users 5",
+        "data build " + log + " " + (dir_ / "built").string()}) {
+    const Outcome outcome = run(verb, "/dev/full");
+    EXPECT_EQ(outcome.status, 2) << verb;
+    EXPECT_THAT(outcome.error, HasSubstr("tautline: standard output cannot be written: No space "
+                                         "left on device"))
+        << verb;
+  }
 }
 
 TEST_F(Program, ConfigDiffNamesWhatDiffers) {

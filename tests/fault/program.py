@@ -19,8 +19,9 @@ NO_TRACE = ("terminate called", "broken invariant", "Traceback", "frame #", "Exc
 class Job:
     """A program under way, in a session of its own, its output in files."""
 
-    def __init__(self, folder, *arguments, launcher=(), env=None, **options):
+    def __init__(self, folder, *arguments, launcher=(), env=None, out=None, **options):
         self.out, self.err = (pathlib.Path(folder) / f"output.{end}" for end in ("out", "err"))
+        self.out = out or self.out
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 [*map(str, launcher), PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,

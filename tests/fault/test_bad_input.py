@@ -150,6 +150,13 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_skipped_on_request(ranks, t
     assert [step for step, _ in losses(trained)] == list(range(1, 13))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_result_that_cannot_be_printed_is_no_success(ranks, log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", ranks, log=log, steps=5), out="/dev/full")
+    expect_user_error(job, "standard output cannot be written: No space left on device")
+    assert checkpoints(tmp_path / "run") == [5]
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_full_disk_during_a_checkpoint(ranks, log, tmp_path):
     disk = tmp_path / "disk"

@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include "tautline/base/error.h"
+#include "tautline/cli/output.h"
 #include "tautline/cli/usage.h"
 #include "tautline/cli/verbs.h"
 
@@ -156,7 +157,9 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2147483647);
   try {
-    return tautline::cli::run(argc, argv);
+    const int status = tautline::cli::run(argc, argv);
+    if (status == tautline::kExitDone) tautline::cli::finish_output();
+    return status;
   } catch (const tautline::UserError& error) {
     std::fprintf(stderr, "tautline: %s\n", error.what());
     return tautline::kExitUser;
