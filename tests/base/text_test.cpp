@@ -40,6 +40,29 @@ TEST(Nearest, KnowsOtherWordsForTheSame) {
   EXPECT_EQ(choice_suggestion("zzz", devices), "; valid: auto, cpu, cuda");
 }
 
+TEST(TextTable, WrapsItsLastColumnAtSpaces) {
+  TextTable table({">n", "because"});
+  table.add({"1", "the first forty characters are a line, and the others follow below it"});
+  table.add({"2", std::string(50, 'x')});
+  table.add({"3"});
+  table.wrap(10);  // 40 at least
+  EXPECT_EQ(table.str(),
+            "n  because\n"
+            "-  " +
+                std::string(50, '-') +
+                "\n"
+                "1  the first forty characters are a line,\n"
+                "   and the others follow below it\n"
+                "2  " +
+                std::string(50, 'x') +
+                "\n"
+                "3\n");
+  table.wrap(100);
+  EXPECT_THAT(table.str(), testing::HasSubstr("line, and the others follow below it\n"));
+  EXPECT_EQ(wrapped("a bc  d", 4), (std::vector<std::string>{"a bc", " d"}));
+  EXPECT_EQ(wrapped("", 4), std::vector<std::string>{""});
+}
+
 TEST(TextTable, AlignsByCodePoints) {
   TextTable table({"name", ">value"});
   table.add({"a", "1"});

@@ -23,7 +23,17 @@ void TextTable::add(std::vector<std::string> cells) {
 std::string TextTable::str() const {
   std::vector<size_t> width;
   for (const std::string& header : headers_) width.push_back(text_width(header));
-  for (const auto& row : rows_)
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& row : rows_) {
+    const auto parts = limit_ == 0 ? std::vector{row.back()} : wrapped(row.back(), last_width());
+    rows.push_back(row);
+    rows.back().back() = parts.front();
+    for (size_t i = 1; i < parts.size(); ++i) {
+      rows.emplace_back(headers_.size());
+      rows.back().back() = parts[i];
+    }
+  }
+  for (const auto& row : rows)
     for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], text_width(row[i]));
 
   std::string out;
@@ -40,8 +50,33 @@ std::string TextTable::str() const {
   std::vector<std::string> rule;
   for (const size_t w : width) rule.emplace_back(w, '-');
   line(rule);
-  for (const auto& row : rows_) line(row);
+  for (const auto& row : rows) line(row);
   return out;
+}
+
+size_t TextTable::last_width() const {
+  constexpr size_t kLeast = 40;  // narrower is no prose any more
+  size_t before = 0;
+  for (size_t i = 0; i + 1 < headers_.size(); ++i) {
+    size_t width = text_width(headers_[i]);
+    for (const auto& row : rows_) width = std::max(width, text_width(row[i]));
+    before += width + 2;
+  }
+  return limit_ > before + kLeast ? limit_ - before : kLeast;
+}
+
+std::vector<std::string> wrapped(const std::string& text, size_t columns) {
+  std::vector<std::string> lines;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(' ', from), text.size());
+    const std::string word = text.substr(from, end - from);
+    if (!lines.empty() && text_width(lines.back()) + 1 + text_width(word) <= columns)
+      lines.back() += " " + word;
+    else
+      lines.push_back(word);
+    from = end + 1;
+  }
+  return lines;
 }
 
 size_t text_width(const std::string& text) {

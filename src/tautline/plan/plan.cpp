@@ -54,6 +54,7 @@ std::string printed(const Plan& plan) {
     tables.add({name, choice_name(table.sharding),
                 table.sharding == Sharding::kTableWise ? "rank " + std::to_string(table.owner) : "",
                 table.because});
+  tables.wrap(100);
   if (!tables.empty()) out += tables.str();
   out +=
       "dense gradients in buckets of " +
