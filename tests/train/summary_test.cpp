@@ -18,9 +18,9 @@ using testing::Not;
 TEST(Summary, TheLineOfAnEvaluationSaysValidation) {
   EvaluationResult result;
   result.values = {{"hr_at_10", 0.5}, {"ndcg_at_10", 0.25}, {"hr_at_10_unseen", 0.75}};
-  EXPECT_EQ(validation_line({.epoch = 1, .step_in_epoch = 0, .step = 45}, 3.5, result),
+  EXPECT_EQ(validation_line({}, {.epoch = 1, .step_in_epoch = 0, .step = 45}, 3.5, result),
             "step 45  epoch 1  loss 3.5  validation hr_at_10 0.500000  ndcg_at_10 0.250000");
-  EXPECT_EQ(validation_line({.epoch = 1, .step_in_epoch = 0, .step = 45}, 3.5, {}),
+  EXPECT_EQ(validation_line({}, {.epoch = 1, .step_in_epoch = 0, .step = 45}, 3.5, {}),
             "step 45  epoch 1  loss 3.5");
 }
 
@@ -35,6 +35,42 @@ TEST(Summary, TheLastTableSaysTest) {
                                                     "ndcg_at_10   0.2500      0.1250\n"));
   result.test.reset();
   EXPECT_THAT(summary_table(job, result), Not(HasSubstr("test events")));
+}
+
+TEST(Summary, OnlyTheMetricsThatTheRunAsksForAreShown) {
+  Job job;
+  job.model.name = "tiny";
+  job.run.evaluate.metrics = {"ndcg@10", "auc"};
+  RunResult result;
+  result.test.emplace().values = {{"hr_at_10", 0.5},
+                                  {"ndcg_at_10", 0.25},
+                                  {"ndcg_at_10_unseen", 0.125},
+                                  {"like_auc", 0.75},
+                                  {"like_normalized_entropy", 0.875}};
+  const std::string table = summary_table(job, result);
+  for (const char* shown : {"\nndcg_at_10 ", "\nndcg_at_10_unseen ", "\nlike_auc "})
+    EXPECT_THAT(table, HasSubstr(shown));
+  for (const char* hidden : {"hr_at_10", "like_normalized_entropy"})
+    EXPECT_THAT(table, Not(HasSubstr(hidden)));
+  EXPECT_EQ(validation_line(job.run.evaluate, {}, 3.5, *result.test),
+            "step 0  epoch 0  loss 3.5  validation ndcg_at_10 0.250000  like_auc 0.750000");
+  EXPECT_EQ(nlohmann::json::parse(summary_json(job, result)).at("hr_at_10"),
+            0.5);  // scripts see all
+}
+
+TEST(Summary, TheTableSaysWhichWeightsWereTested) {
+  Job job;
+  RunResult result;
+  result.cursor.step = 450;
+  EXPECT_THAT(summary_table(job, result), Not(HasSubstr("tested weights")));
+  result.test.emplace();
+  EXPECT_THAT(summary_table(job, result),
+              testing::ContainsRegex("tested weights +last, step 450\n"));
+  result.best_step = 360;  // kept from before a resume: nobody watches now
+  EXPECT_THAT(summary_table(job, result), HasSubstr("last, step 450\n"));
+  job.run.evaluate.stop_after = 5;
+  EXPECT_THAT(summary_table(job, result), HasSubstr("best on validation, step 360\n"));
+  EXPECT_EQ(nlohmann::json::parse(summary_json(job, result)).at("tested_step"), 360);
 }
 
 // 100 TFLOP/s on each of 4 ranks.

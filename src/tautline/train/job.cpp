@@ -117,15 +117,12 @@ int set_threads(int wanted, const comm::Launch& launch) {
   return threads;
 }
 
-/// A metric that the model never reports would stop the training as one that never gets better.
-void check_stop_metric(const RunConfig& run, const ModelConfig& model) {
-  const std::string& metric = run.evaluate.stop_metric;
-  if (run.evaluate.stop_after == 0 || metric == "loss") return;
+void check_reported(const std::string& who, const std::string& metric, const ModelConfig& model) {
+  if (metric == "loss") return;
   const bool ranking = metric.starts_with("hr") || metric.starts_with("ndcg");
   for (const auto& [name, head] : model.heads)
     if (ranking == (head.loss != HeadConfig::Loss::kBinary)) return;
-  throw user_error("evaluate.stop_after waits for a better ", metric,
-                   ", which this model never reports: it has no ",
+  throw user_error(who, metric, ", which this model never reports: it has no ",
                    ranking ? "next_item head" : "head with a binary label");
 }
 
@@ -137,8 +134,17 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
   if (job.log.events == 0) {
     throw user_error("the log ", request.run.data.log, " has no events to train on");
   }
+/// A metric that the model never reports would stop the training as one that never gets better, or
+/// leave the tables empty.
+void check_metrics(const Evaluation& evaluation, const ModelConfig& model) {
+  if (evaluation.stop_after > 0)
+    check_reported("evaluate.stop_after waits for a better ", evaluation.stop_metric, model);
+  for (const std::string& metric : evaluation.metrics)
+    check_reported("evaluate.metrics asks for ", metric, model);
+}
+
   check_labels(request.model, job.log);
-  check_stop_metric(job.run, request.model);
+  check_metrics(job.run.evaluate, request.model);
   job.model = with_rows(request.model, job.log);
   job.model_digest = digest_of(to_yaml(job.model));
   job.classes = job.log.vocabularies.at("item").size;

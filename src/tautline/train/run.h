@@ -35,9 +35,9 @@ struct DenseOptimizer {
 struct Evaluation {
   double every_epochs = 1.0;  // "1 epoch"; 0 with every_steps 0: at the end only
   int64_t every_steps = 0;
-  std::vector<std::string> metrics = {"hr@10", "ndcg@10"};
-  int64_t users = 0;   // how many users at most, drawn by seed; 0: all
-  int stop_after = 0;  // evaluations without a better stop_metric; 0: off
+  std::vector<std::string> metrics;  // that people are shown; empty: all that the model reports
+  int64_t users = 0;                 // how many users at most, drawn by seed; 0: all
+  int stop_after = 0;                // evaluations without a better stop_metric; 0: off
   std::string stop_metric = "ndcg@10";
   bool baselines = true;  // show popularity and sequential rules beside the model
   bool operator==(const Evaluation&) const = default;

@@ -96,7 +96,8 @@ void fields(V& v, Evaluation& x) {
       [&](const auto& text) { run_detail::parse_every(text, x.every_epochs, x.every_steps); },
       [&] { return run_detail::print_every(x.every_epochs, x.every_steps); },
       "'1 epoch', '500 steps', or 'end' (only when training ends)");
-  v("metrics", x.metrics, "hr@10, ndcg@10, auc, normalized_entropy, loss");
+  v("metrics", x.metrics,
+    "what tables and report show of hr@10, ndcg@10, auc, normalized_entropy; empty: all");
   v("users", x.users, "how many users at most, drawn by seed; 0: all");
   v.text(
       "stop_after",

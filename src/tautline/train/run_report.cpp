@@ -38,6 +38,7 @@ std::vector<diagnose::Chart> charts(const Job& job) {
     if (record.kind != "train" && record.kind != "validation") continue;
     for (const auto& [name, value] : record.values) {
       if (name.ends_with("_unseen") || name.ends_with("_later")) continue;
+      if (name != "loss" && !is_shown(job.run.evaluate, name)) continue;
       if (!curves.contains(name)) order.push_back(name);
       diagnose::Curve& curve = curves[name];
       curve.name = record.kind;
@@ -98,8 +99,8 @@ std::vector<std::string> facts(const Job& job, const RunResult& result) {
       "model " + job.model.name, "log " + job.log.name,
       counted(job.plan.devices, "rank") + (place.empty() ? "" : " on " + place),
       counted(result.cursor.step, "step") + ", " + counted(result.cursor.epoch, "epoch")};
-  if (result.test && result.best_step >= 0) {
-    out.push_back("tested with the weights of step " + count(result.best_step));
+  if (result.test && tested_step(job, result) != result.cursor.step) {
+    out.push_back("tested with the weights of step " + count(tested_step(job, result)));
   }
   return out;
 }
@@ -109,17 +110,19 @@ diagnose::ReportTable results(const Job& job, const RunResult& result) {
   if (!result.test) return table;
   const bool ranked = std::isfinite(result.test->get("ndcg_at_10"));
   table.headers = {""};
+  std::vector<std::pair<std::string, double>> shown;
   for (const auto& [name, value] : result.test->values)
-    table.headers.push_back(">" + metric_title(name));
+    if (is_shown(job.run.evaluate, name)) shown.emplace_back(name, value);
+  for (const auto& [name, value] : shown) table.headers.push_back(">" + metric_title(name));
   table.emphasised_row = 0;
   table.rows.push_back({job.model.name});
-  for (const auto& [name, value] : result.test->values) {
+  for (const auto& [name, value] : shown) {
     table.rows[0].push_back(fixed(value, "%.4f"));
   }
   for (const auto& [name, metrics] : job.log.baselines) {
     if (!job.run.evaluate.baselines || !ranked) break;  // they rank, and know no labels
     table.rows.push_back({name});
-    for (const auto& [metric, value] : result.test->values) {
+    for (const auto& [metric, value] : shown) {
       table.rows.back().push_back(fixed(baseline_metric(metrics, metric), "%.4f"));
     }
   }

@@ -19,6 +19,13 @@ std::string fixed(double value, const char* format) {
   return text;
 }
 
+/// "best on validation, step 360", "last, step 450"
+std::string tested_weights(const Job& job, const RunResult& result) {
+  const bool best = job.run.evaluate.stop_after > 0 && result.best_step >= 0;
+  return (best ? "best on validation, step " : "last, step ") +
+         std::to_string(tested_step(job, result));
+}
+
 std::vector<std::string> shown_baselines(const Job& job) {
   std::vector<std::string> names;
   if (!job.run.evaluate.baselines) return names;
@@ -40,13 +47,28 @@ double baseline_metric(const BaselineMetrics& m, const std::string& name) {
   return std::nan("");
 }
 
-std::string validation_line(const data::Cursor& cursor, double loss,
+bool is_shown(const Evaluation& evaluation, const std::string& name) {
+  if (evaluation.metrics.empty()) return true;
+  for (const std::string& metric : evaluation.metrics) {
+    const std::string key = metric_key(metric);
+    if (name == key || name.starts_with(key + "_") || name.ends_with("_" + key)) return true;
+  }
+  return false;
+}
+
+int64_t tested_step(const Job& job, const RunResult& result) {
+  const bool best = job.run.evaluate.stop_after > 0 && result.best_step >= 0;
+  return best ? result.best_step : result.cursor.step;
+}
+
+std::string validation_line(const Evaluation& evaluation, const data::Cursor& cursor, double loss,
                             const EvaluationResult& result) {
   std::ostringstream line;
   line << "step " << cursor.step << "  epoch " << cursor.epoch << "  loss " << loss;
   const char* before = "  validation ";
   for (const auto& [name, value] : result.values) {
     if (name.ends_with("_unseen") || name.ends_with("_later")) continue;
+    if (!is_shown(evaluation, name)) continue;
     line << before << name << " " << std::to_string(value);
     before = "  ";
   }
@@ -76,6 +98,7 @@ std::string summary_table(const Job& job, const RunResult& result) {
     for (const std::string& name : baselines) head.push_back(">" + name);
     TextTable table(head);
     for (const auto& [name, value] : result.test->values) {
+      if (!is_shown(job.run.evaluate, name)) continue;
       std::vector<std::string> row = {name, fixed(value, "%.4f")};
       for (const std::string& b : baselines) {
         row.push_back(fixed(baseline_metric(job.log.baselines.at(b), name), "%.4f"));
@@ -87,6 +110,7 @@ std::string summary_table(const Job& job, const RunResult& result) {
   TextTable table({"run", ">value"});
   table.add({"steps", std::to_string(result.cursor.step)});
   table.add({"epochs", std::to_string(result.cursor.epoch)});
+  if (result.test) table.add({"tested weights", tested_weights(job, result)});
   table.add({"loss of the last step", fixed(result.loss, "%.6f")});
   table.add({"samples/s", fixed(result.rates.samples_per_s, "%.0f")});
   table.add({"tokens/s", fixed(result.rates.tokens_per_s, "%.0f")});
@@ -146,6 +170,8 @@ std::string summary_json(const Job& job, const RunResult& result) {
   json["interrupted"] = result.interrupted;
   json["stopped_early"] = result.stopped_early;
   json["best_step"] = result.best_step;
+  json["tested_step"] = nullptr;
+  if (result.test) json["tested_step"] = tested_step(job, result);
   json["run_dir"] = job.run_dir;
   return json.dump();
 }

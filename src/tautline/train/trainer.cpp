@@ -274,7 +274,7 @@ bool Trainer::evaluate_validation() {
   const EvaluationResult result = evaluate_split(data::Split::kValidation);
   evaluated_step_ = cursor_.step;
   write("validation", cursor_.step, cursor_.epoch, result.values);
-  log_.info(validation_line(cursor_, loss_, result));
+  log_.info(validation_line(job_.run.evaluate, cursor_, loss_, result));
   if (job_.run.evaluate.stop_after == 0) return false;
 
   const double value = best_.metric == "loss" ? loss_ : result.get(best_.metric);

@@ -31,7 +31,7 @@ struct RunResult {
   double loss = 0;           // of the last step
   bool interrupted = false;  // by a signal, with a checkpoint
   bool stopped_early = false;
-  int64_t best_step = -1;  // whose weights were tested, where early stopping is on
+  int64_t best_step = -1;  // of the best validation, where early stopping watches one
   std::optional<EvaluationResult> test;
   Rates rates;
   double mfu = 0;                    // of the device's bf16 peak; 0: not known, or no GPU
