@@ -13,13 +13,15 @@
 
 namespace tautline::data {
 
-/// "Invalid: bad magic" without the lines of context that Arrow appends.
+/// "bad magic": without the kind in front ("Invalid: ") and the lines of context that Arrow appends.
 inline std::string first_line(const arrow::Status& status) {
-  const std::string text = status.ToString();
+  std::string text = status.ToString();
+  const std::string kind = status.CodeAsString() + ": ";
+  if (text.starts_with(kind)) text.erase(0, kind.size());
   return text.substr(0, text.find('\n'));
 }
 
-/// check(file->Close(), "cannot close ", path): throws UserError("cannot close PATH: IOError ...").
+/// check(file->Close(), "cannot close ", path): throws UserError("cannot close PATH: ...").
 template <class... Parts>
 void check(const arrow::Status& status, const Parts&... parts) {
   if (!status.ok()) throw user_error(parts..., ": ", first_line(status));

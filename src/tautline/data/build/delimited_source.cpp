@@ -18,6 +18,8 @@
 namespace tautline::data {
 namespace {
 
+constexpr int32_t kLongestLine = 128 << 10;  // of a block: Arrow reads some thirty of them ahead
+
 /// Positions (from 0) of the wanted columns.
 std::vector<size_t> column_positions(const Location& file, const LogColumns& columns,
                                      const std::vector<std::string>& fields) {
@@ -88,7 +90,7 @@ class DelimitedSource : public EventSource {
   void open_reader(size_t field_count, const std::vector<size_t>& positions) {
     auto read = arrow::csv::ReadOptions::Defaults();
     read.use_threads = false;
-    read.block_size = 128 << 10;  // Arrow reads some thirty blocks ahead
+    read.block_size = kLongestLine;
     read.skip_rows = columns_.header ? 1 : 0;
     auto convert = arrow::csv::ConvertOptions::Defaults();
     // Columns go by position: names could repeat.
@@ -128,12 +130,20 @@ class DelimitedSource : public EventSource {
   void fail_if(const arrow::Status& status) {
     if (status.ok()) return;
     const std::lock_guard lock(bad_->mutex);
+    // It swallows all that follows: what the parser says of that is no help.
+    const int64_t open = status.IsInvalid() ? line_of_open_quote(file_, delimiter_) : 0;
+    if (open > 0)
+      throw user_error(file_.text, ", line ", open,
+                       ": a quoted field begins here and never ends; a quote inside a field is "
+                       "doubled");
     if (bad_->seen) {
       const int64_t line =
           bad_->number > 0 ? line_of_record(file_, delimiter_, bad_->number - 1) : 0;
       throw user_error(file_.text, ", line ", line, ": ", bad_->actual, " fields instead of ",
                        bad_->expected, ": ", bad_->text);
     }
+    if (status.message().find("straddl") != std::string::npos)  // Arrow's word for it
+      throw user_error(where(0), " or below: a line is longer than ", kLongestLine >> 10, " KiB");
     throw user_error("cannot read ", file_.text, " after ", rows_before_,
                      " events: ", first_line(status));
   }

@@ -51,6 +51,19 @@ class CountedStream : public arrow::io::InputStream {
   std::shared_ptr<std::atomic<int64_t>> count_;
 };
 
+/// UTF-16 (what Windows programs call Unicode) and files that are no text have NUL bytes in line 1.
+void refuse_other_encoding(const Location& file, const std::string& line) {
+  const bool marked = line.rfind("\xff\xfe", 0) == 0 || line.rfind("\xfe\xff", 0) == 0;
+  if (marked)
+    throw user_error(file.text,
+                     ", line 1: this is UTF-16 text; UTF-8 is right: iconv -f UTF-16 -t "
+                     "UTF-8 FILE > NEW");
+  if (line.find('\0') != line.npos)
+    throw user_error(file.text,
+                     ", line 1: there is a NUL byte, so this is no text in UTF-8; from "
+                     "UTF-16 it is made by iconv -f UTF-16LE -t UTF-8 FILE > NEW");
+}
+
 /// The text in blocks, to a function that returns false when it has seen enough.
 template <class F>
 void for_each_block(const Location& file, F&& visit) {
@@ -90,6 +103,7 @@ std::string first_text_line(const Location& file) {
     if (line.size() > (1 << 24)) throw user_error(file.text, " has no line end in 16 MiB");
     return end == block.npos;
   });
+  refuse_other_encoding(file, line);
   if (line.rfind("\xef\xbb\xbf", 0) == 0) line.erase(0, 3);
   if (!line.empty() && line.back() == '\r') line.pop_back();
   return line;
@@ -129,6 +143,23 @@ char choose_delimiter(char wish, const std::string& path, std::string_view first
   if (extension == ".csv") return ',';
   if (extension == ".tsv" || extension == ".tab") return '\t';
   return first_line.find('\t') != first_line.npos ? '\t' : ',';
+}
+
+int64_t line_of_open_quote(const Location& file, char delimiter) {
+  int64_t line = 1, opened = 0;
+  bool quoted = false, at_field = true;
+  for_each_block(file, [&](std::string_view block) {
+    for (char c : block) {
+      if (c == '"' && (quoted || at_field)) {
+        quoted = !quoted;
+        if (quoted) opened = line;
+      }
+      at_field = c == delimiter || c == '\n' || (c == '"' && !quoted);
+      line += c == '\n';
+    }
+    return true;
+  });
+  return quoted ? opened : 0;
 }
 
 int64_t line_of_record(const Location& file, char delimiter, int64_t record) {

@@ -37,4 +37,7 @@ char choose_delimiter(char wish, const std::string& path, std::string_view first
 /// from 1.
 int64_t line_of_record(const Location& file, char delimiter, int64_t record);
 
+/// The line on which a quoted field begins that the file never ends; 0: there is none.
+int64_t line_of_open_quote(const Location& file, char delimiter);
+
 }  // namespace tautline::data
