@@ -96,6 +96,7 @@ def test_sigterm_under_torchrun(whole, log, tmp_path):
     step = checkpoints(run_dir)[-1]  # torchrun's own exit status says nothing here
     assert 8 <= step < 30 and len(losses(run_dir)) == step
     again = run(tmp_path, *command, "--resume", launcher=torchrun(2))
+    assert "rank 0 of 2 (local 0 of 2, node 0) by torchrun" in job.errors()
     assert resumed_at(again) == step
     expect_whole(again, run_dir, whole)
 

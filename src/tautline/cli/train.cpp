@@ -74,6 +74,7 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
   train::Trainer trainer(job, options.resume, mesh, side, device, log);
   const train::RunResult result = trainer.run();
   leave_files(job, trainer, result, options, mesh, train::exchange_over(side));
+  if (mesh.size() > 1 && mesh.launch().launcher != "local") log.info(comm::describe(mesh.launch()));
   if (mesh.rank() == 0) {
     std::fprintf(people, "%s", train::summary_table(job, result).c_str());
     if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
