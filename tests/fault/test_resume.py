@@ -1,12 +1,13 @@
 """A run that was stopped goes on: on other ranks, after SIGTERM, under torchrun, and when it was over."""
 
 import os
+import shutil
 import signal
 import socket
 import sys
 
 import pytest
-from program import (NO_TRACE, Job, checkpoints, kill, losses, records, resumed_at, run, train,
+from program import (NO_TRACE, SOURCE, Job, checkpoints, kill, losses, records, resumed_at, run, train,
                      wait_until)
 
 EVERY_STEP = "evaluate.every=1 step"  # so that any step's end is an evaluation's
@@ -74,10 +75,12 @@ def stop_in_mid_step(job, run_dir, pid, number=signal.SIGTERM):
 @pytest.mark.parametrize("whom, number", [("launcher", signal.SIGTERM), ("one rank", signal.SIGTERM),
                                           ("launcher", signal.SIGHUP)])
 def test_a_signal_checkpoints_and_the_rest_has_the_same_bits(whom, number, whole, log, tmp_path):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not as nohup left it
     run_dir = tmp_path / "run"
     with Job(tmp_path, *train(run_dir, 2, EVERY_STEP, log=log, steps=30)) as job:
         assert wait_until(lambda: losses(run_dir), job), job.errors()
-        stop_in_mid_step(job, run_dir, job.process.pid if whom == "launcher" else job.ranks()[1])
+        stop_in_mid_step(job, run_dir, job.process.pid if whom == "launcher" else job.ranks()[1],
+                         number)
     assert job.status == 0, job.errors()
     assert not [trace for trace in NO_TRACE if trace in job.errors()], job.errors()
     assert job.json()["interrupted"]
@@ -93,10 +96,10 @@ def test_sigterm_under_torchrun(whole, log, tmp_path):
     command = train(run_dir, 0, EVERY_STEP, log=log, steps=30)
     with Job(tmp_path, *command, launcher=torchrun(2)) as job:
         stop_in_mid_step(job, run_dir, job.process.pid)
+    assert "rank 0 of 2 (local 0 of 2, node 0) by torchrun" in job.errors()
     step = checkpoints(run_dir)[-1]  # torchrun's own exit status says nothing here
     assert 8 <= step < 30 and len(losses(run_dir)) == step
     again = run(tmp_path, *command, "--resume", launcher=torchrun(2))
-    assert "rank 0 of 2 (local 0 of 2, node 0) by torchrun" in job.errors()
     assert resumed_at(again) == step
     expect_whole(again, run_dir, whole)
 
@@ -123,3 +126,71 @@ def test_a_run_that_stopped_early_stays_stopped(log, tmp_path):
     assert again.status == 0, again.errors()
     for key in ("step", "loss", "hr_at_10", "ndcg_at_10", "best_step", "stopped_early"):
         assert again.json()[key] == expected[key], key
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_resume_of_a_folder_without_a_run_is_refused(there, ranks, log, tmp_path):
+    run_dir = tmp_path / "run"
+    if there:
+        run_dir.mkdir()
+    job = run(tmp_path, *train(run_dir, ranks, log=log, steps=5, resume=True))
+    assert job.status == 2, job.errors()
+    says = "holds no run" if there else "is not there"
+    assert job.errors().count(f"tautline: --resume: {run_dir} {says}") == 1, job.errors()
+    assert run_dir.exists() == there and not checkpoints(run_dir)
+
+
+def test_a_run_that_had_no_checkpoint_yet_says_that_it_starts_anew(log, tmp_path):
+    run_dir = tmp_path / "run"
+    assert run(tmp_path, *train(run_dir, 1, log=log, steps=5)).status == 0
+    shutil.rmtree(run_dir / "checkpoints")
+    job = run(tmp_path, *train(run_dir, 1, log=log, steps=5, resume=True))
+    assert job.status == 0, job.errors()
+    assert f"no checkpoint in {run_dir} yet: starting at step 0" in job.errors()
+    assert checkpoints(run_dir) == [5]
+
+
+def test_resume_without_a_config_takes_the_folders(log, tmp_path):
+    run_dir = tmp_path / "run"
+    first = run(tmp_path, *train(run_dir, 1, log=log, steps=5))
+    assert first.status == 0, first.errors()
+    saved = (run_dir / "run.yaml").read_text()
+    alone = ["train", "--resume", "--run-dir", run_dir, "--json"]
+    more = run(tmp_path, *alone, "--ranks", 2, "--set", "steps=8")
+    assert more.status == 0, more.errors()
+    assert resumed_at(more) == 5 and more.json()["step"] == 8
+    nothing = run(tmp_path, "train", "--resume", "--run-dir", tmp_path)
+    assert nothing.status == 2 and f"there is no {tmp_path}/run.yaml" in nothing.errors()
+    without_log = run(tmp_path, "train", SOURCE / "configs/runs/log.yaml", "--resume", "--run-dir", run_dir)
+    assert without_log.status == 2, without_log.errors()
+    assert "data.log is missing" in without_log.errors() and "leave" in without_log.errors()
+    # What is refused leaves the folder's own run as it was.
+    refused = run(tmp_path, *alone, "--set", "seed=7")
+    assert refused.status == 2 and "seed" in refused.errors()
+    assert (run_dir / "run.yaml").read_text() == saved.replace("steps: 5", "steps: 8")
+
+
+def test_a_short_run_ends_with_a_checkpoint(log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", 1, "checkpoint.every=1000000", log=log, steps=3))
+    assert job.status == 0, job.errors()
+    assert checkpoints(tmp_path / "run") == [3]
+
+
+def test_another_log_of_equal_counts_is_refused(log, tmp_path):
+    """Every item has another name: users, events, times and sizes stay."""
+    run_dir = tmp_path / "run"
+    lines = (log.parent / "log.csv").read_text().split("\n")
+    column = lines[0].split(",").index("item")
+    for at, line in enumerate(lines[1:], 1):
+        fields = line.split(",")
+        if len(fields) > column:
+            fields[column] = "x" + fields[column]
+            lines[at] = ",".join(fields)
+    other = tmp_path / "other"
+    (tmp_path / "other.csv").write_text("\n".join(lines))
+    assert run(tmp_path, "data", "build", tmp_path / "other.csv", other).status == 0
+    assert run(tmp_path, *train(run_dir, 1, log=log, steps=5)).status == 0
+    job = run(tmp_path, *train(run_dir, 2, log=other, steps=8, resume=True))
+    assert job.status == 2, job.errors()
+    assert "on a log with items_digest" in job.errors()

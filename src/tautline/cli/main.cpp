@@ -70,7 +70,8 @@ void add_data_synth(CLI::App& data, DataSynthOptions& o, Chosen& chosen) {
 
 void add_train(CLI::App& app, TrainOptions& o, Chosen& chosen) {
   CLI::App* verb = app.add_subcommand("train", "train a model on a built log");
-  verb->add_option("RUN", o.run_file, "the run's YAML")->required();
+  verb->add_option("RUN", o.run_file,
+                   "the run's YAML; with --resume and --run-dir by default the folder's run.yaml");
   add_whole_number(*verb, "--ranks", o.ranks, "start this many local ranks", 1, kMostRanks);
   add_flag(*verb, "--resume", o.resume, "go on from the last checkpoint in the run's folder");
   verb->add_option("--run-dir", o.run_dir, "folder of the run");
@@ -81,7 +82,10 @@ void add_train(CLI::App& app, TrainOptions& o, Chosen& chosen) {
       {"auto", "single", "local", "torchrun", "environment", "slurm", "openmpi", "pmi", "mpi"},
       "who started the ranks (auto by default)");
   add_sets(*verb, o.sets);
-  verb->callback([&] { chosen = [&] { return train(o); }; });
+  verb->callback([&] {
+    if (o.run_file.empty() && !(o.resume && !o.run_dir.empty())) throw CLI::RequiredError("RUN");
+    chosen = [&] { return train(o); };
+  });
 }
 
 void add_kind(CLI::App& verb, std::string& kind) {

@@ -36,6 +36,15 @@ at::Device device_of(const RunConfig& run, const comm::Launch& launch) {
   }
 }
 
+/// The run that a folder keeps, with its model beside it: what --resume goes on with by itself.
+std::string saved_run(const std::string& run_dir) {
+  std::string saved = run_dir + "/run.yaml";
+  if (!std::filesystem::exists(saved))
+    throw user_error("--resume without RUN goes on with the run that a folder keeps, and ", run_dir,
+                     " keeps none: there is no ", saved, "; give the run's YAML");
+  return saved;
+}
+
 std::string joined_arguments(const std::vector<std::string>& arguments) {
   std::string text;
   for (const std::string& argument : arguments) text += (text.empty() ? "" : " ") + argument;
@@ -65,16 +74,17 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
                             options.resume};
   const train::Job job =
       train::make_job(request, mesh.launch(), device, train::exchange_over(side));
+  if (mesh.size() > 1 && mesh.launch().launcher != "local") log.info(comm::describe(mesh.launch()));
   std::FILE* people = options.json ? stderr : stdout;  // scripts read the one object alone
   if (mesh.rank() == 0) {
     std::fprintf(people, "%s\n", printed(job.plan).c_str());
     std::fflush(people);
-    train::write_configs(job);
   }
   train::Trainer trainer(job, options.resume, mesh, side, device, log);
+  // Only now: what a resume refuses leaves the folder's own run as it was.
+  if (mesh.rank() == 0) train::write_configs(job);
   const train::RunResult result = trainer.run();
   leave_files(job, trainer, result, options, mesh, train::exchange_over(side));
-  if (mesh.size() > 1 && mesh.launch().launcher != "local") log.info(comm::describe(mesh.launch()));
   if (mesh.rank() == 0) {
     std::fprintf(people, "%s", train::summary_table(job, result).c_str());
     if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
@@ -94,8 +104,13 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
 
 }  // namespace
 
-int train(const TrainOptions& options) {
-  RunWithModel config = read_run(options.run_file, options.sets);
+int train(TrainOptions options) {
+  if (options.run_file.empty()) options.run_file = saved_run(options.run_dir);
+  RunWithModel config = read_run(options.run_file, options.sets, !options.resume);
+  if (config.run.data.log.empty())
+    throw user_error("data.log is missing in ", options.run_file, "; leave ", options.run_file,
+                     " out to resume with what the folder of --run-dir keeps, or give --set "
+                     "data.log=DIR");
   config.run.run_dir = flag_or_run("--run-dir", options.run_dir, config.run.run_dir,
                                    config.run_provenance.find("run_dir"));
   const int ranks =

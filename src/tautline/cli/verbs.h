@@ -38,8 +38,8 @@ int data_synth(const DataSynthOptions& options);
 
 /// tautline train RUN.yaml
 struct TrainOptions {
-  std::string run_file;
-  int ranks = 0;  // 0: what the run says, or the launcher
+  std::string run_file;  // empty, with `resume`: the run.yaml that is saved in run_dir
+  int ranks = 0;         // 0: what the run says, or the launcher
   bool resume = false;
   std::vector<std::string> sets;       // "a.b=c"; model.* goes to the model's YAML
   std::string run_dir;                 // empty: what the run says
@@ -47,7 +47,7 @@ struct TrainOptions {
   std::string launcher = "auto";       // auto, single, local, torchrun, slurm, mpi
   std::vector<std::string> arguments;  // the whole command line: local ranks are started with it
 };
-int train(const TrainOptions& options);
+int train(TrainOptions options);
 
 /// tautline config show FILE: the resolved config and where each value came from.
 struct ConfigShowOptions {

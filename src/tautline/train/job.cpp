@@ -69,19 +69,27 @@ std::string agree_on_run_dir(const JobRequest& request, int rank, const Exchange
   std::string mine;
   if (rank == 0) {
     try {
-      mine = "+" + (request.run.run_dir.empty() ? default_run_dir(request.run_name, request.resume)
-                                                : request.run.run_dir);
-      const auto storage = open_storage(mine.substr(1) + "/checkpoints");
+      const std::string run_dir = request.run.run_dir.empty()
+                                      ? default_run_dir(request.run_name, request.resume)
+                                      : request.run.run_dir;
+      mine = "+" + run_dir;
+      const auto storage = open_storage(run_dir + "/checkpoints");
       const auto steps = list_checkpoints(*storage);
       if (!request.resume && !steps.empty()) {
-        throw user_error("the run's folder ", mine.substr(1),
-                         " already holds checkpoints up to step ", steps.back(),
-                         "; go on with --resume, or give another --run-dir");
+        throw user_error("the run's folder ", run_dir, " already holds checkpoints up to step ",
+                         steps.back(), "; go on with --resume, or give another --run-dir");
+      }
+      // One that was killed before its first checkpoint has left its run.yaml: it starts anew.
+      if (request.resume && steps.empty() && !fs::exists(run_dir + "/run.yaml")) {
+        throw user_error("--resume: ", run_dir,
+                         fs::exists(run_dir) ? " holds no run" : " is not there",
+                         ", so there is nothing to go on with; give the folder of a run with "
+                         "--run-dir, or begin one without --resume");
       }
       std::error_code error;
-      fs::create_directories(mine.substr(1), error);
+      fs::create_directories(run_dir, error);
       if (error) {
-        throw user_error("the run's folder ", mine.substr(1), " cannot be made: ", error.message());
+        throw user_error("the run's folder ", run_dir, " cannot be made: ", error.message());
       }
     } catch (const UserError& error) {
       mine = std::string("-") + error.what();
@@ -126,14 +134,6 @@ void check_reported(const std::string& who, const std::string& metric, const Mod
                    ranking ? "next_item head" : "head with a binary label");
 }
 
-Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
-             const Exchange& exchange) {
-  Job job;
-  job.run = request.run;
-  job.log = data::read_log_statistics(request.run.data.log);
-  if (job.log.events == 0) {
-    throw user_error("the log ", request.run.data.log, " has no events to train on");
-  }
 /// A metric that the model never reports would stop the training as one that never gets better, or
 /// leave the tables empty.
 void check_metrics(const Evaluation& evaluation, const ModelConfig& model) {
@@ -143,6 +143,14 @@ void check_metrics(const Evaluation& evaluation, const ModelConfig& model) {
     check_reported("evaluate.metrics asks for ", metric, model);
 }
 
+Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
+             const Exchange& exchange) {
+  Job job;
+  job.run = request.run;
+  job.log = data::read_log_statistics(request.run.data.log);
+  if (job.log.events == 0) {
+    throw user_error("the log ", request.run.data.log, " has no events to train on");
+  }
   check_labels(request.model, job.log);
   check_metrics(job.run.evaluate, request.model);
   job.model = with_rows(request.model, job.log);
