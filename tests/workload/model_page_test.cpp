@@ -83,20 +83,32 @@ void expect_documented(const std::string& title, std::vector<T> variants) {
   EXPECT_EQ(written, rows) << title << " has rows for keys that the reader does not know";
 }
 
+/// A default T, changed.
+template <class T, class Change>
+T with(Change change) {
+  T x;
+  change(x);
+  return x;
+}
+
 TEST(ModelPage, HasEveryKeyWithItsDefault) {
   expect_documented<ModelConfig>("Model", {{}});
-  expect_documented<FeatureConfig>("Features", {{}, {.kind = FeatureConfig::Kind::kPooled}});
+  using Feature = FeatureConfig;
+  expect_documented<Feature>("Features",
+                             {{}, with<Feature>([](auto& x) { x.kind = Feature::Kind::kPooled; })});
   expect_documented<TableConfig>("Tables", {{}});
-  using Kind = TableOptimizer::Kind;
-  expect_documented<TableOptimizer>("Table optimizers",
-                                    {{}, {.kind = Kind::kSgd}, {.kind = Kind::kAdam}});
-  using Bias = BackboneConfig::AttentionBias;
-  expect_documented<BackboneConfig>(
-      "Backbone",
-      {{}, {.attention_bias = {Bias::kTime}, .position = {BackboneConfig::Position::kTimeGap}}});
-  using Loss = HeadConfig::Loss;
-  expect_documented<HeadConfig>("Heads",
-                                {{}, {.loss = Loss::kFullSoftmax}, {.loss = Loss::kBinary}});
+  using Optimizer = TableOptimizer;
+  expect_documented<Optimizer>(
+      "Table optimizers", {{}, with<Optimizer>([](auto& x) { x.kind = Optimizer::Kind::kAdam; })});
+  using Backbone = BackboneConfig;
+  expect_documented<Backbone>("Backbone", {{}, with<Backbone>([](auto& x) {
+                                             x.attention_bias = {Backbone::AttentionBias::kTime};
+                                             x.position = {Backbone::Position::kTimeGap};
+                                           })});
+  using Head = HeadConfig;
+  expect_documented<Head>("Heads", {{},
+                                    with<Head>([](auto& x) { x.loss = Head::Loss::kFullSoftmax; }),
+                                    with<Head>([](auto& x) { x.loss = Head::Loss::kBinary; })});
 }
 
 }  // namespace

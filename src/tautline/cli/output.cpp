@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <signal.h>
+#include <unistd.h>
 
 #include "tautline/base/error.h"
 #include "tautline/comm/stop.h"
@@ -11,13 +12,13 @@
 namespace tautline::cli {
 
 void finish_output() {
-  errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
-  const int reason = errno;
   if ((flushed && std::ferror(stdout) == 0) || comm::stop_signal() == SIGHUP) return;
-  throw user_error("standard output cannot be written",
-                   reason != 0 ? std::string(": ") + std::strerror(reason) : "",
-                   "; all else is done, only what was printed is incomplete");
+  // An earlier write may have failed: its reason is asked for once more.
+  const bool again = ::write(STDOUT_FILENO, "\n", 1) == 1;
+  throw user_error(
+      "standard output cannot be written: ", again ? "parts of it were lost" : std::strerror(errno),
+      "; all else is done, only what was printed is incomplete");
 }
 
 }  // namespace tautline::cli

@@ -86,7 +86,7 @@ TEST_F(BuildErrors, AQuoteThatNeverEndsIsToldWhereItBegins) {
 
 TEST_F(BuildErrors, ALineThatIsTooLongIsToldInOurWords) {
   EXPECT_THAT(error_of("user,item,time\nu,i,1\nu,\"" + std::string(300'000, 'x') + "\",2\n"),
-              testing::EndsWith("log.csv, line 2 or below: a line is longer than 128 KiB"));
+              testing::EndsWith("log.csv, line 3 or below: a line is longer than 128 KiB"));
 }
 
 TEST_F(BuildErrors, Utf16AndWhatIsNoText) {
