@@ -116,6 +116,7 @@ struct Bench {
     r.tokens = m.tokens;
     r.heads = m.heads;
     r.head_dim = m.head_dim;
+    r.in_token = r.out_token = 3 * m.heads * m.head_dim;
     r.element = Element::kBFloat16;
     line("rope", m, 12.0 * n, median_seconds([&] { rope_cuda(r); }));
     r.in = r.out;

@@ -251,6 +251,7 @@ TEST(RopeGpu, FollowsTheReferenceBothWays) {
               p.tokens = tokens;
               p.heads = heads;
               p.head_dim = head_dim;
+              p.in_token = p.out_token = 3 * heads * head_dim;
               p.backward = backward;
               rope_ref(p);
               p.in = in.device.data();

@@ -16,6 +16,7 @@ Rope params(const std::vector<float>& in, std::vector<float>& out,
   p.tokens = static_cast<int64_t>(position.size());
   p.heads = heads;
   p.head_dim = head_dim;
+  p.in_token = p.out_token = 3 * heads * head_dim;
   return p;
 }
 
@@ -59,6 +60,26 @@ TEST(Rope, TurnsBackAndWorksInPlace) {
   rope_cpu(p, 0, 3);
   EXPECT_LT(share_used(twice, in, 1, 8), 1.0);
   EXPECT_NE(once, in);
+}
+
+TEST(Rope, LeavesVAloneWhereTheOutputHasNoPlaceForIt) {
+  const std::vector<int64_t> position = {5, 0, 77};
+  const int64_t heads = 2, head_dim = 18, width = heads * head_dim;
+  const auto in = normals(3 * 3 * width, 8);
+  std::vector<float> all(in.size()), two(static_cast<size_t>(3 * 2 * width)), want = two;
+  Rope p = params(in, all, position, heads, head_dim);
+  rope_cpu(p, 0, 3);
+  p.with_v = false;
+  p.out_token = 2 * width;
+  p.out = two.data();
+  rope_cpu(p, 0, 3);
+  p.out = want.data();
+  rope_ref(p);
+  for (int64_t t = 0; t < 3; ++t)
+    for (int64_t c = 0; c < 2 * width; ++c) {
+      EXPECT_EQ(two[t * 2 * width + c], all[t * 3 * width + c]);
+      EXPECT_NEAR(two[t * 2 * width + c], want[t * 2 * width + c], 1e-4);
+    }
 }
 
 }  // namespace

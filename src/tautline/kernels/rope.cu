@@ -31,34 +31,35 @@ __global__ void __launch_bounds__(kThreads) rotate(Rope p, Frequencies frequenci
     sincosf(position * frequencies.value[d + k], &s[k], &c[k]);
     if (p.backward) s[k] = -s[k];
   }
-  const int64_t token = t * 3 * p.heads * p.head_dim;
+  const T* in = static_cast<const T*>(p.in) + t * p.in_token;
+  T* out = static_cast<T*>(p.out) + t * p.out_token;
 #pragma unroll
   for (int part = 0; part < 2; ++part)
 #pragma unroll
     for (int h = 0; h < kHeadsATime; ++h) {
       if (first_head + h >= heads) continue;
-      const int64_t at = token + (int64_t{part} * heads + first_head + h) * p.head_dim + d;
+      const int64_t at = (int64_t{part} * heads + first_head + h) * p.head_dim + d;
       float a[V], b[V], x[V], y[V];
-      load_vector(static_cast<const T*>(p.in) + at, a);
-      load_vector(static_cast<const T*>(p.in) + at + half, b);
+      load_vector(in + at, a);
+      load_vector(in + at + half, b);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         x[k] = a[k] * c[k] - b[k] * s[k];
         y[k] = b[k] * c[k] + a[k] * s[k];
       }
-      store_vector(static_cast<T*>(p.out) + at, x);
-      store_vector(static_cast<T*>(p.out) + at + half, y);
+      store_vector(out + at, x);
+      store_vector(out + at + half, y);
     }
-  if (p.in == p.out) return;
+  if (!p.with_v || p.in == p.out) return;
 #pragma unroll
   for (int h = 0; h < kHeadsATime; ++h) {  // v is copied
     if (first_head + h >= heads) continue;
-    const int64_t at = token + (int64_t{2} * heads + first_head + h) * p.head_dim + d;
+    const int64_t at = (int64_t{2} * heads + first_head + h) * p.head_dim + d;
     float a[V], b[V];
-    load_vector(static_cast<const T*>(p.in) + at, a);
-    load_vector(static_cast<const T*>(p.in) + at + half, b);
-    store_vector(static_cast<T*>(p.out) + at, a);
-    store_vector(static_cast<T*>(p.out) + at + half, b);
+    load_vector(in + at, a);
+    load_vector(in + at + half, b);
+    store_vector(out + at, a);
+    store_vector(out + at + half, b);
   }
 }
 
@@ -84,7 +85,8 @@ void rope_cuda(const Rope& p) {
         std::pow(p.base, -2.0 * static_cast<double>(d) / static_cast<double>(p.head_dim)));
   with_element(p.element, [&](auto zero) {
     using T = decltype(zero);
-    if (vectors_fit(half, sizeof(T), static_cast<const char*>(p.in), static_cast<char*>(p.out)))
+    if (vectors_fit(half, sizeof(T), static_cast<const char*>(p.in), static_cast<char*>(p.out)) &&
+        p.in_token % kVector<T> == 0 && p.out_token % kVector<T> == 0)
       launch<T, kVector<T>>(p, frequencies);
     else
       launch<T, 1>(p, frequencies);

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021, section 3.2.2) on the q and k of a packed projection;
-// v is copied. Half-split convention: channel d < D/2 pairs with d + D/2, angle = position *
+// v is copied, or left alone where the output has no place for it. Half-split convention: channel d < D/2 pairs with d + D/2, angle = position *
 // base^(-2 d / D); (a, b) -> (a cos - b sin, b cos + a sin). The backward is the same with -angle.
 //
 // T tokens, H heads, D head dimension (even). Angles in FP32 as PyTorch's: float(position) * float
@@ -14,8 +14,10 @@
 namespace tautline::kernels {
 
 struct Rope {
-  const void* in = nullptr;           // [T, 3, H, D], contiguous
-  void* out = nullptr;                // [T, 3, H, D]; may be `in`
+  const void* in = nullptr;             // [T, 3, H, D]
+  void* out = nullptr;                  // [T, 3, H, D], or without v [T, 2, H, D]; may be `in`
+  int64_t in_token = 0, out_token = 0;  // elements from token to token
+  bool with_v = true;
   const int64_t* position = nullptr;  // [T]
   int64_t tokens = 0, heads = 0, head_dim = 0;
   double base = 10000.0;

@@ -53,11 +53,11 @@ void rope_cpu(const Rope& p, int64_t begin, int64_t end) {
       angles(position, frequency.data, half, p.backward, table);
       if (near) known.data[position] = 1.0f;
     }
-    const float* in = floats(p.in) + t * 3 * width;
-    float* out = floats(p.out) + t * 3 * width;
+    const float* in = floats(p.in) + t * p.in_token;
+    float* out = floats(p.out) + t * p.out_token;
     for (int64_t h = 0; h < 2 * p.heads; ++h)
       rotate(in + h * p.head_dim, out + h * p.head_dim, table, half);
-    if (in != out) std::memcpy(out + 2 * width, in + 2 * width, width * sizeof(float));
+    if (p.with_v && in != out) std::memcpy(out + 2 * width, in + 2 * width, width * sizeof(float));
   }
 }
 

@@ -25,6 +25,7 @@ Tensor rotate(const Tensor& qkv, const Tensor& position, double base, bool backw
   p.tokens = qkv.size(0);
   p.heads = qkv.size(2);
   p.head_dim = qkv.size(3);
+  p.in_token = p.out_token = 3 * p.heads * p.head_dim;
   p.base = base;
   p.backward = backward;
   p.element = element_of(in);
