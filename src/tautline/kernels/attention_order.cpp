@@ -1,0 +1,111 @@
+#include "tautline/kernels/attention_order.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tautline/base/error.h"
+
+namespace tautline::kernels {
+namespace {
+
+constexpr int64_t kMostRows = 0x7fffffff;
+
+void add_sequence(const AttentionOrderRequest& r, int64_t b, std::vector<AttentionItem>& items) {
+  const int64_t nq = r.q_offsets ? r.q_offsets[b + 1] - r.q_offsets[b] : r.seeds;
+  const int64_t nk = r.k_offsets[b + 1] - r.k_offsets[b];
+  const bool keys = r.pass == AttentionPass::kKeys;
+  if (nq > kMostRows || nk > kMostRows)
+    throw user_error("attention_order: sequence ", b, " of ", nq, " queries and ", nk,
+                     " keys is 2^31 long or longer");
+  const int64_t rows = keys ? nk : nq;
+  const size_t first = items.size();
+  for (int64_t begin = 0; begin < rows; begin += r.tile)
+    items.push_back({static_cast<int32_t>(b), static_cast<int32_t>(begin / r.tile),
+                     tile_work(r, begin, std::min(rows, begin + r.tile), nq, nk)});
+  if (!keys) return;
+  if (0 < rows && rows <= r.whole) {
+    AttentionItem all{static_cast<int32_t>(b), kWholeSequence, 0};
+    for (size_t i = first; i < items.size(); ++i) all.work += items[i].work;
+    items.resize(first);
+    items.push_back(all);
+    return;
+  }
+  for (size_t i = items.size(); i > first + 1; --i)
+    items[i - 2].work = std::max(items[i - 2].work, items[i - 1].work);
+}
+
+}  // namespace
+
+std::vector<AttentionItem> attention_items(const AttentionOrderRequest& request) {
+  if (request.tile < 1 || request.other_tile < 1)
+    throw user_error("attention_order: tiles of ", request.tile, " and ", request.other_tile,
+                     " rows; each must be at least 1");
+  std::vector<AttentionItem> items;
+  for (int64_t b = 0; b < request.sequences; ++b) add_sequence(request, b, items);
+  return items;
+}
+
+std::vector<AttentionItem> attention_order(const AttentionOrderRequest& request) {
+  std::vector<AttentionItem> items = attention_items(request);
+  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) {
+    return std::min(a.work, kMostOrderWork) > std::min(b.work, kMostOrderWork);
+  });
+  return items;
+}
+
+std::vector<int64_t> dealt_work(const std::vector<AttentionItem>& items, int64_t heads,
+                                int64_t ctas, bool in_order) {
+  if (ctas < 1) throw user_error("attention_order: ", ctas, " CTAs; at least 1 is needed");
+  std::vector<int64_t> work(ctas);
+  const int64_t count = static_cast<int64_t>(items.size()) * heads;
+  if (in_order) {
+    const int64_t each = (count + ctas - 1) / ctas;
+    for (int64_t i = 0; i < count; ++i) work[i / each] += items[i / heads].work;
+    return work;
+  }
+  for (int64_t round = 0; round * ctas < count; ++round)
+    for (int64_t cta = 0; cta < ctas; ++cta) {
+      const int64_t i = order_item(round, cta, ctas);
+      if (i < count) work[cta] += items[i / heads].work;
+    }
+  return work;
+}
+
+double imbalance(const std::vector<int64_t>& work) {
+  int64_t total = 0, most = 0;
+  for (const int64_t w : work) total += w, most = std::max(most, w);
+  if (total == 0) return 1.0;
+  return static_cast<double>(most) * static_cast<double>(work.size()) / static_cast<double>(total);
+}
+
+std::string describe(const std::vector<AttentionItem>& items, int64_t heads, int64_t ctas) {
+  const std::vector<int64_t> work = dealt_work(items, heads, ctas);
+  int64_t total = 0;
+  for (const int64_t w : work) total += w;
+  const int64_t count = static_cast<int64_t>(items.size()) * heads;
+  char line[200];
+  std::snprintf(
+      line, sizeof line, "%lld items on %lld CTAs, work %lld in all, busiest %lld, max/mean %.4f\n",
+      static_cast<long long>(count), static_cast<long long>(ctas), static_cast<long long>(total),
+      static_cast<long long>(*std::max_element(work.begin(), work.end())), imbalance(work));
+  std::string out = line;
+  constexpr int64_t kCtas = 4, kRounds = 6;
+  for (int64_t cta = 0; cta < std::min(ctas, kCtas); ++cta) {
+    std::snprintf(line, sizeof line, "CTA %lld: work %lld; sequence/head/tile:work",
+                  static_cast<long long>(cta), static_cast<long long>(work[cta]));
+    out += line;
+    for (int64_t round = 0; round <= kRounds; ++round) {
+      const int64_t i = order_item(round, cta, ctas);
+      if (i >= count) break;
+      const AttentionItem& item = items[i / heads];
+      std::snprintf(line, sizeof line, " %d/%lld/%d:%lld", item.sequence,
+                    static_cast<long long>(i % heads), item.tile,
+                    static_cast<long long>(item.work));
+      out += round < kRounds ? line : " ...";
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace tautline::kernels

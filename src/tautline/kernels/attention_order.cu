@@ -1,0 +1,200 @@
+// Three kernels: each sequence's place in the natural order (a scan), each tile's work (a warp a
+// sequence), and a counting sort in one CTA, 8 bits of work a pass. 256 kinds of work are one pass;
+// that is all but very long sequences. One CTA, because a batch has thousands of tiles and not
+// millions: more of them would wait for each other longer than they work.
+#include <algorithm>
+
+#include <cub/block/block_scan.cuh>
+
+#include "tautline/kernels/attention_order.h"
+#include "tautline/kernels/launch.cuh"
+
+namespace tautline::kernels {
+namespace {
+
+constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
+constexpr int kDigits = 256;
+using Scan = cub::BlockScan<int32_t, kThreads>;
+
+struct Workspace {
+  int32_t* starts;  // [B + 1]: items of the sequences before
+  int32_t* most;    // [1]: largest work
+  int2* pairs[2];   // [capacity]: in natural order; after the first of two passes
+  int32_t* work[2];
+};
+Workspace workspace_of(const AttentionOrderBuild& p) {
+  Workspace w{};
+  w.pairs[0] = reinterpret_cast<int2*>(p.workspace);
+  w.pairs[1] = w.pairs[0] + p.capacity;
+  w.work[0] = reinterpret_cast<int32_t*>(w.pairs[1] + p.capacity);
+  w.work[1] = w.work[0] + p.capacity;
+  w.starts = w.work[1] + p.capacity;
+  w.most = w.starts + p.sequences + 1;
+  return w;
+}
+
+struct Lengths {
+  int64_t nq, nk;
+};
+__device__ Lengths lengths_of(const AttentionOrderRequest& r, int64_t b) {
+  return {r.q_offsets ? r.q_offsets[b + 1] - r.q_offsets[b] : r.seeds,
+          r.k_offsets[b + 1] - r.k_offsets[b]};
+}
+__device__ int64_t rows_of(const AttentionOrderRequest& r, Lengths n) {
+  return r.pass == AttentionPass::kKeys ? n.nk : n.nq;
+}
+__device__ bool is_whole(const AttentionOrderRequest& r, int64_t rows) {
+  return r.pass == AttentionPass::kKeys && rows <= r.whole;
+}
+__device__ int32_t items_of(const AttentionOrderRequest& r, int64_t rows) {
+  if (rows <= 0) return 0;
+  if (is_whole(r, rows)) return 1;
+  return static_cast<int32_t>((rows - 1) / r.tile + 1);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    starts_kernel(const AttentionOrderBuild p, const Workspace w) {
+  __shared__ Scan::TempStorage storage;
+  int32_t before = 0;
+  for (int64_t first = 0; first < p.sequences; first += kThreads) {
+    const int64_t b = first + threadIdx.x;
+    const int32_t items = b < p.sequences ? items_of(p, rows_of(p, lengths_of(p, b))) : 0;
+    int32_t place = 0, all = 0;
+    Scan(storage).ExclusiveSum(items, place, all);
+    if (b < p.sequences) w.starts[b] = before + place;
+    before += all;
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  w.starts[p.sequences] = before;
+  *p.count = min(static_cast<int64_t>(before), p.capacity);
+  *w.most = 0;
+}
+
+__device__ int32_t clamped(int64_t work) {
+  return static_cast<int32_t>(work < kMostOrderWork ? work : kMostOrderWork);
+}
+
+/// A warp a sequence, its last tiles first.
+__global__ void work_kernel(const AttentionOrderBuild p, const Workspace w) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
+  int64_t b = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  int32_t most = 0;
+  for (; b < p.sequences; b += warps) {
+    const Lengths n = lengths_of(p, b);
+    const int64_t rows = rows_of(p, n), start = w.starts[b];
+    const int32_t tiles = rows > 0 ? static_cast<int32_t>((rows - 1) / p.tile + 1) : 0;
+    const auto work_of = [&](int64_t tile) {
+      return tile_work(p, tile * p.tile, min(rows, (tile + 1) * p.tile), n.nq, n.nk);
+    };
+    const auto store = [&](int64_t at, int32_t tile, int32_t work) {
+      most = max(most, work);
+      if (at >= p.capacity) return;
+      w.pairs[0][at] = make_int2(static_cast<int32_t>(b), tile);
+      w.work[0][at] = work;
+    };
+    if (is_whole(p, rows)) {
+      int64_t work = 0;
+      for (int32_t tile = 0; tile < tiles; ++tile) work += work_of(tile);
+      if (lane == 0 && rows > 0) store(start, kWholeSequence, clamped(work));
+      continue;
+    }
+    int32_t later = 0;  // most work of a later tile
+    for (int32_t base = (tiles - 1) / kWarp * kWarp; tiles > 0 && base >= 0; base -= kWarp) {
+      const int32_t tile = base + lane;
+      int32_t work = tile < tiles ? clamped(work_of(tile)) : 0;
+      if (p.pass == AttentionPass::kKeys) {
+        for (int step = 1; step < kWarp; step *= 2) {
+          const int32_t right = __shfl_down_sync(0xffffffffu, work, step);
+          if (lane + step < kWarp) work = max(work, right);
+        }
+        work = max(work, later);
+        later = __shfl_sync(0xffffffffu, work, 0);
+      }
+      if (tile < tiles) store(start + tile, tile, work);
+    }
+  }
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (lane == 0 && most > 0) atomicMax(w.most, most);  // of integers: the same in any order
+}
+
+/// Stable, by falling bits [shift, shift + 8) of work. Each warp has one stretch of the input.
+__device__ void sort_pass(const int2* pairs, const int32_t* work, int32_t count, int shift,
+                          int2* pairs_out, int32_t* work_out, int32_t* place,
+                          Scan::TempStorage& storage) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int32_t each = (count + kThreads - 1) / kThreads * kWarp;
+  const int32_t begin = min(count, warp * each), end = min(count, begin + each);
+  // One counter for each digit (largest first) and, inside it, each warp.
+  const auto counter_of = [&](int32_t w) {
+    return (kDigits - 1 - (w >> shift & 255)) * kWarps + warp;
+  };
+  for (int i = threadIdx.x; i < kDigits * kWarps; i += kThreads) place[i] = 0;
+  __syncthreads();
+  for (int32_t i = begin + lane; i - lane < end; i += kWarp) {
+    const int counter = i < end ? counter_of(work[i]) : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, counter);
+    if (counter >= 0 && lane == __ffs(same) - 1) place[counter] += __popc(same);
+    __syncwarp();
+  }
+  __syncthreads();
+  constexpr int kEach = kDigits * kWarps / kThreads;
+  int32_t mine[kEach];
+  for (int i = 0; i < kEach; ++i) mine[i] = place[threadIdx.x * kEach + i];
+  Scan(storage).ExclusiveSum(mine, mine);
+  for (int i = 0; i < kEach; ++i) place[threadIdx.x * kEach + i] = mine[i];
+  __syncthreads();
+  for (int32_t i = begin + lane; i - lane < end; i += kWarp) {
+    const int32_t own = i < end ? work[i] : 0;
+    const int2 pair = i < end ? pairs[i] : int2{};
+    const int counter = i < end ? counter_of(own) : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, counter);
+    const int32_t first = counter >= 0 ? place[counter] : 0;
+    __syncwarp();
+    if (counter >= 0) {
+      const int32_t to = first + __popc(same & ((1u << lane) - 1));
+      pairs_out[to] = pair;
+      if (work_out) work_out[to] = own;
+      if (lane == __ffs(same) - 1) place[counter] = first + __popc(same);
+    }
+    __syncwarp();
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sort_kernel(const AttentionOrderBuild p, const Workspace w) {
+  __shared__ int32_t place[kDigits * kWarps];
+  __shared__ Scan::TempStorage storage;
+  const int32_t count = *p.count;
+  auto* tiles = reinterpret_cast<int2*>(p.tiles);
+  if (*w.most < kDigits)
+    return sort_pass(w.pairs[0], w.work[0], count, 0, tiles, nullptr, place, storage);
+  sort_pass(w.pairs[0], w.work[0], count, 0, w.pairs[1], w.work[1], place, storage);
+  sort_pass(w.pairs[1], w.work[1], count, 8, tiles, nullptr, place, storage);
+}
+
+}  // namespace
+
+void attention_order_cuda(const AttentionOrderBuild& p) {
+  if (p.tile < 1 || p.other_tile < 1)
+    throw user_error("attention_order: tiles of ", p.tile, " and ", p.other_tile,
+                     " rows; each must be at least 1");
+  if (p.capacity > 0x7fffffff || p.sequences >= 0x7fffffff)
+    throw user_error("attention_order: ", p.sequences, " sequences with up to ", p.capacity,
+                     " tiles; below 2^31 are needed");
+  const Workspace w = workspace_of(p);
+  cudaStream_t stream = stream_of(p.stream);
+  starts_kernel<<<1, kThreads, 0, stream>>>(p, w);
+  check_launch("attention_order starts");
+  constexpr int kWorkThreads = 128;
+  const int64_t ctas =
+      std::clamp<int64_t>(divide_up<int64_t>(p.sequences, kWorkThreads / kWarp), 1, 1 << 14);
+  work_kernel<<<static_cast<unsigned>(ctas), kWorkThreads, 0, stream>>>(p, w);
+  check_launch("attention_order work");
+  sort_kernel<<<1, kThreads, 0, stream>>>(p, w);
+  check_launch("attention_order sort");
+}
+
+}  // namespace tautline::kernels
