@@ -46,7 +46,7 @@ TAUTLINE_ISA_KERNEL(void broadcast_query_finish_cpu(const float* partial, int64_
                                                     int64_t end),
                     broadcast_query_finish_cpu(partial, sequences, columns, sum, begin, end))
 
-/// q, k, v, o and gradients bf16 or fp16, D and E to 256 (attention_portable.cu). Where q_offsets is
+/// q, k, v, o and gradients bf16 or fp16, D and E to 256 (attention_portable_*.cu). Where q_offsets is
 /// null, d_q is FP32.
 void jagged_attention_forward_cuda(const JaggedAttention& p);
 void jagged_attention_backward_cuda(const JaggedAttention& p);

@@ -57,4 +57,10 @@ TAUTLINE_ISA_KERNEL(void block_attention_backward_cpu(const BlockAttention& p, i
                                                       int64_t end),
                     block_attention_backward_cpu(p, begin, end))
 
+/// bf16 or fp16, D to 256 (block_attention_portable.cu). `blocks` is an upper bound here (T / 64 + B
+/// will do) and block_offsets are not read. workspace: that many bytes, 256-byte aligned.
+int64_t block_attention_workspace_cuda(const BlockAttention& p, bool backward);
+void block_attention_forward_cuda(const BlockAttention& p, void* workspace);
+void block_attention_backward_cuda(const BlockAttention& p, void* workspace);
+
 }  // namespace tautline::kernels

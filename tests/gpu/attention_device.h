@@ -1,0 +1,121 @@
+// Problems of attention and gdpa on the device, in the element type: copies of the host's case.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "tautline/kernels/gdpa.h"
+
+#include "gpu/device.h"
+#include "kernels/attention_cases.h"
+#include "kernels/embedding_cases.h"
+
+namespace tautline::kernels::testing {
+
+using gpu::DeviceArray;
+
+/// A tensor of the case on the device in the element type; the host's values become the rounded
+/// ones.
+class DeviceHeads {
+ public:
+  DeviceHeads(Element element, HeadsTensor& host, bool single = false)
+      : element_(single ? Element::kFloat32 : element), host_(host), device_(bytes()) {}
+  HeadsView view() const {
+    return {device_.data(), host_.view.token_stride, host_.view.head_stride};
+  }
+  std::vector<float> values() const {
+    HeadsTensor out = host_;
+    const auto raw = device_.host();
+    for (size_t i = 0; i < out.data.size(); ++i)
+      out.data[i] = value_at(raw, element_, static_cast<int64_t>(i));
+    return out.values();
+  }
+
+ private:
+  std::vector<uint8_t> bytes() {
+    std::vector<uint8_t> raw(host_.data.size() * element_bytes(element_));
+    with_element(element_, [&](auto t) {
+      using T = decltype(t);
+      for (size_t i = 0; i < host_.data.size(); ++i) {
+        const T rounded = from_float<T>(host_.data[i]);
+        std::memcpy(raw.data() + i * sizeof(T), &rounded, sizeof(T));
+        host_.data[i] = to_float(rounded);
+      }
+    });
+    return raw;
+  }
+  Element element_;
+  HeadsTensor& host_;
+  DeviceArray<uint8_t> device_;
+};
+
+/// Copies of the case on the device, and params that point at them.
+template <class P>
+struct DeviceCase {
+  DeviceCase(AttentionData<P>& host, const AttentionCase& c, Element element)
+      : q(element, host.q),
+        k(element, host.k),
+        v(element, host.v),
+        o(element, host.o),
+        d_o(element, host.d_o),
+        d_q(element, host.d_q, c.seeds > 0),
+        d_k(element, host.d_k),
+        d_v(element, host.d_v),
+        q_offsets(host.q_offsets),
+        k_offsets(host.k_offsets),
+        q_time(host.q_time),
+        k_time(host.k_time),
+        position(host.position),
+        time(host.time),
+        d_position(host.d_position),
+        d_time(host.d_time),
+        position_partial(host.position_partial),
+        time_partial(host.time_partial),
+        statistics(2 * host.p.heads * host.p.rows),
+        p(host.p) {
+    p.element = element;
+    p.q = q.view(), p.k = k.view(), p.v = v.view(), p.o = o.view(), p.d_o = d_o.view();
+    p.d_q = d_q.view(), p.d_k = d_k.view(), p.d_v = d_v.view();
+    p.q_offsets = c.seeds > 0 ? nullptr : q_offsets.data();
+    p.k_offsets = k_offsets.data();
+    p.max_q = c.seeds;
+    for (const int64_t n : c.q_lengths) p.max_q = std::max(p.max_q, n);
+    for (const int64_t n : c.k_lengths) p.max_k = std::max(p.max_k, n);
+    if (p.bias.position) {
+      p.bias.position = position.data();
+      p.bias.position_partial = position_partial.data();
+      p.bias.d_position = d_position.data();
+    }
+    if (p.bias.time) {
+      p.bias.time = time.data();
+      p.bias.q_time = q_time.data();
+      p.bias.k_time = k_time.data();
+      p.bias.time_partial = time_partial.data();
+      p.bias.d_time = d_time.data();
+    }
+    if constexpr (std::is_same_v<P, JaggedAttention>) {
+      p.lse = statistics.data();
+      p.delta = statistics.data() + p.heads * p.rows;
+    }
+  }
+  void run() {
+    if constexpr (std::is_same_v<P, JaggedAttention>) {
+      jagged_attention_forward_cuda(p);
+      jagged_attention_backward_cuda(p);
+    } else {
+      gdpa_forward_cuda(p);
+      gdpa_backward_cuda(p);
+    }
+    attention_bias_finish_cuda(p);
+    gpu::expect_success(cudaDeviceSynchronize());
+  }
+  std::vector<std::vector<float>> results() const {
+    return {o.values(), d_q.values(), d_k.values(), d_v.values(), d_position.host(), d_time.host()};
+  }
+  DeviceHeads q, k, v, o, d_o, d_q, d_k, d_v;
+  DeviceArray<int64_t> q_offsets, k_offsets, q_time, k_time;
+  DeviceArray<float> position, time, d_position, d_time, position_partial, time_partial, statistics;
+  P p;
+};
+
+}  // namespace tautline::kernels::testing
