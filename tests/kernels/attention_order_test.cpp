@@ -28,7 +28,7 @@ std::map<std::pair<int64_t, int64_t>, int64_t> counted(const AttentionOrderReque
       for (int64_t j = keys.first; j < keys.last; ++j)
         touched[(of_keys ? j : i) / r.tile].insert((of_keys ? i : j) / r.other_tile);
     }
-    const bool whole = of_keys && rows <= r.whole;
+    const bool whole = of_keys && nq <= r.whole && nk <= r.whole;
     int64_t all = 0, later = 0;
     for (int64_t t = tiles - 1; t >= 0; --t) {
       const int64_t own =
@@ -37,7 +37,7 @@ std::map<std::pair<int64_t, int64_t>, int64_t> counted(const AttentionOrderReque
       later = std::max(later, own);
       if (!whole) work[{b, t}] = of_keys ? later : own;
     }
-    if (whole && rows > 0) work[{b, kWholeSequence}] = all;
+    if (whole && rows > 0) work[{b, 0}] = all;
   }
   return work;
 }
@@ -55,7 +55,7 @@ void expect_sorted(const AttentionOrderRequest& r, const std::vector<AttentionIt
   for (const AttentionItem& item : items) {
     const auto [at, first] = last.emplace(item.sequence, item.tile);
     if (first) {
-      EXPECT_LE(item.tile, 0);
+      EXPECT_EQ(item.tile, 0);
     } else {
       EXPECT_EQ(item.tile, at->second + 1);
     }

@@ -23,8 +23,8 @@ void add_sequence(const AttentionOrderRequest& r, int64_t b, std::vector<Attenti
     items.push_back({static_cast<int32_t>(b), static_cast<int32_t>(begin / r.tile),
                      tile_work(r, begin, std::min(rows, begin + r.tile), nq, nk)});
   if (!keys) return;
-  if (0 < rows && rows <= r.whole) {
-    AttentionItem all{static_cast<int32_t>(b), kWholeSequence, 0};
+  if (rows > 0 && is_one_item(r, nq, nk)) {
+    AttentionItem all{static_cast<int32_t>(b), 0, 0};
     for (size_t i = first; i < items.size(); ++i) all.work += items[i].work;
     items.resize(first);
     items.push_back(all);

@@ -43,13 +43,10 @@ __device__ Lengths lengths_of(const AttentionOrderRequest& r, int64_t b) {
 __device__ int64_t rows_of(const AttentionOrderRequest& r, Lengths n) {
   return r.pass == AttentionPass::kKeys ? n.nk : n.nq;
 }
-__device__ bool is_whole(const AttentionOrderRequest& r, int64_t rows) {
-  return r.pass == AttentionPass::kKeys && rows <= r.whole;
-}
-__device__ int32_t items_of(const AttentionOrderRequest& r, int64_t rows) {
+__device__ int32_t items_of(const AttentionOrderRequest& r, Lengths n) {
+  const int64_t rows = rows_of(r, n);
   if (rows <= 0) return 0;
-  if (is_whole(r, rows)) return 1;
-  return static_cast<int32_t>((rows - 1) / r.tile + 1);
+  return is_one_item(r, n.nq, n.nk) ? 1 : static_cast<int32_t>((rows - 1) / r.tile + 1);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -58,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   int32_t before = 0;
   for (int64_t first = 0; first < p.sequences; first += kThreads) {
     const int64_t b = first + threadIdx.x;
-    const int32_t items = b < p.sequences ? items_of(p, rows_of(p, lengths_of(p, b))) : 0;
+    const int32_t items = b < p.sequences ? items_of(p, lengths_of(p, b)) : 0;
     int32_t place = 0, all = 0;
     Scan(storage).ExclusiveSum(items, place, all);
     if (b < p.sequences) w.starts[b] = before + place;
@@ -94,10 +91,10 @@ __global__ void work_kernel(const AttentionOrderBuild p, const Workspace w) {
       w.pairs[0][at] = make_int2(static_cast<int32_t>(b), tile);
       w.work[0][at] = work;
     };
-    if (is_whole(p, rows)) {
+    if (is_one_item(p, n.nq, n.nk)) {
       int64_t work = 0;
       for (int32_t tile = 0; tile < tiles; ++tile) work += work_of(tile);
-      if (lane == 0 && rows > 0) store(start, kWholeSequence, clamped(work));
+      if (lane == 0 && rows > 0) store(start, 0, clamped(work));
       continue;
     }
     int32_t later = 0;  // most work of a later tile

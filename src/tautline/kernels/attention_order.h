@@ -9,9 +9,9 @@
 //
 // In the keys' pass work never rises along a sequence: a tile counts as much as any later one of
 // its sequence. So the tiles of a sequence always come in ascending order, and a kernel whose CTAs
-// add to d_q in turn, tile after tile, cannot wait for a tile that nobody has begun. There
-// `whole` > 0 makes one item (tile -1) of a sequence of at most that many keys; it weighs as much
-// as its tiles together.
+// add to d_q in turn, tile after tile, cannot wait for a tile that nobody has begun. There a
+// sequence of at most `whole` queries and as many keys is one item, tile 0, which stands for all of
+// its keys; it weighs as much as its tiles together. A sequence without rows has no item.
 //
 // Items are dealt zigzag: CTA c of P takes in round r item order_item(r, c, P). Rounds alternate in
 // direction, so that who gets the heaviest of one round gets the lightest of the next (after Meta's
@@ -40,7 +40,6 @@ TAUTLINE_ELEMENT_FUNCTION int64_t order_item(int64_t round, int64_t cta, int64_t
 }
 
 enum class AttentionPass { kQueries, kKeys };
-inline constexpr int32_t kWholeSequence = -1;      // an item's tile
 inline constexpr int64_t kMostOrderWork = 0xffff;  // what the sort tells apart
 
 struct AttentionOrderRequest {
@@ -50,7 +49,7 @@ struct AttentionOrderRequest {
   AttentionWindow window;
   AttentionPass pass = AttentionPass::kQueries;
   int64_t tile = 128, other_tile = 128;  // rows of a tile; rows of a tile of the other side
-  int64_t whole = 0;                     // keys' pass: longest sequence that is one item; 0: none
+  int64_t whole = 0;                     // keys' pass: longest side of a one-item sequence; 0: none
   int64_t group = 1;                     // query heads of one key/value head: a key tile visits all
   int64_t tile_work = 1;                 // of a tile that visits nothing: prologue, epilogue
 };
@@ -102,6 +101,11 @@ TAUTLINE_ELEMENT_FUNCTION int64_t touched_tiles(int64_t first, int64_t last, int
   const auto s = static_cast<uint32_t>(size);
   return last <= first ? 0
                        : static_cast<uint32_t>(last - 1) / s - static_cast<uint32_t>(first) / s + 1;
+}
+
+/// One item of all its keys?
+TAUTLINE_ELEMENT_FUNCTION bool is_one_item(const AttentionOrderRequest& r, int64_t nq, int64_t nk) {
+  return r.pass == AttentionPass::kKeys && nq <= r.whole && nk <= r.whole;
 }
 
 /// Queries of a sequence that see keys [begin, end).
