@@ -213,6 +213,20 @@ def test_bfloat16_keeps_its_type():
         assert [x.dtype for x in (y, *gradients)] == [torch.bfloat16] * 4 + [torch.float32]
 
 
+def test_an_order_lists_every_tile_by_falling_work():
+    q, k = offsets(300, 0, 70, 129), offsets(10, 5, 700, 0)
+    order = ops.attention_order(q, k, 499, 715, 300, 700, 4, 2, 64, True)
+    assert order.dtype == torch.int32 and order.shape == (2 + 499 // 64 + 4 + 715 // 64 + 4, 2)
+    (count, tile), rest = order[0].tolist(), order[1:].tolist()
+    assert sorted(map(tuple, rest[:count])) == [(b, t) for b, n in enumerate(q.diff().tolist()) for t in range(-(-n // tile))]
+    assert rest[0][0] == 2  # 70 queries that see 700 keys
+    torch.library.opcheck(ops.attention_order.default, (q, k, 499, 715, 300, 700, 4, 2, 64, True))
+    torch.library.opcheck(ops.attention_order.default, (None, k, 12, 715, 3, 700, 4, 2, 64, False, 5, 5, False))
+    x = randn(499, 4, 64)
+    y = ops.jagged_attention(x, x, x, q, q, 300, 300, True, 0.125)
+    assert torch.equal(y, ops.jagged_attention(x, x, x, q, q, 300, 300, True, 0.125, order=order))
+
+
 class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -263,6 +277,8 @@ X, O = randn(3, 2, 4), offsets(3)
     (lambda: ops.jagged_attention(X, X, X, O, O, 3, 3, True, 1.0, -1, -1, None, randn(2, 5)), "go together"),
     (lambda: ops.gdpa(X, X, X, O, O, 3, 3, True, "swish"), "'swish' is none of identity, relu"),
     (lambda: ops.gdpa(X, X, X, O, O, 3, 3, True, "silu", math.inf), "not both finite"),
+    (lambda: ops.attention_order(O, O, 3, 3, 3, 3, 3, 2, 4, True), "3 heads over 2"),
+    (lambda: ops.attention_order(offsets(4), O, 3, 3, 3, 3, 2, 2, 4, True), "offsets run from 0 to 4"),
     (lambda: ops.block_attention(X, X, X, O, True, 1.0, "rotary"), "rope 'rotary'"),
     (lambda: ops.block_attention(*(randn(3, 1, 5),) * 3, O, True, 1.0, "half_split"), "even head dimension"),
 ])

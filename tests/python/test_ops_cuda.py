@@ -41,11 +41,7 @@ def by_row(x):
     return x.reshape(len(x) if x.dim() else 1, -1)
 
 
-# FlashAttention-2 takes head dimensions that are multiples of 8.
-ON_GPU = [c for c in CASES if not c[0].startswith("attention-33")]
-
-
-@pytest.mark.parametrize("name,op,reference,args", ON_GPU, ids=[c[0] for c in ON_GPU])
+@pytest.mark.parametrize("name,op,reference,args", CASES, ids=[c[0] for c in CASES])
 def test_bfloat16_is_at_most_twice_as_far_off_as_pytorch(name, op, reference, args):
     exact, weight = run(reference, moved(args, "exact"))
     got, _ = run(op, moved(args, "gpu"), weight)

@@ -1,15 +1,11 @@
-// jagged_attention: our kernel on the CPU; on CUDA libtorch's variable-length FlashAttention-2
-// (bf16 and fp16) for what that knows, until our own stands behind the same function.
+// jagged_attention: on the CPU our kernel, on CUDA the one that attention_dispatch.h picks.
 #include "tautline/kernels/attention.h"
 
-#include <ATen/ops/_flash_attention_backward.h>
-#include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
-#include "tautline/ops/attention_arguments.h"
+#include "tautline/ops/attention_dispatch.h"
 
 namespace tautline::ops {
 namespace {
@@ -21,37 +17,10 @@ void check(const AttentionArguments& a, double scale) {
   ops::check(a, kName);
   if (!(scale >= 0 && scale < INFINITY))
     throw user_error(kName, ": scale ", scale, " is not a number from 0");
-  if (a.q.is_cpu()) return;
-  if (a.q.scalar_type() == at::kFloat)
-    throw user_error(kName, ": float32 on CUDA; bfloat16 or float16 is needed");
-  if (!a.q_offsets || a.q.size(1) != a.k.size(1) || a.q.size(2) != a.v.size(2) ||
-      a.window_left >= 0 || a.window_right >= 0 || a.position_bias || a.time_bias)
-    throw user_error(kName,
-                     ": windows, biases, grouped heads, broadcast queries and values of another "
-                     "width than keys are for CPU tensors only; CUDA has no kernel for them yet");
 }
 
-Pair flash_forward(const AttentionArguments& a, double scale) {
-  const Tensor& q = a.q;
-  if (q.numel() == 0 || a.k.numel() == 0)
-    return {at::zeros(q.sizes(), q.options()), at::zeros({q.size(1), q.size(0)}, float_like(q))};
-  auto [o, lse, rng, unused, debug] =
-      at::_flash_attention_forward(q, a.k, a.v, a.q_offsets->to(at::kInt), a.k_offsets.to(at::kInt),
-                                   a.max_q, a.max_k, 0.0, a.causal, false, scale);
-  return {o, lse};
-}
-
-AttentionGradients flash_backward(const AttentionArguments& a, const Tensor& d_o, const Tensor& o,
-                                  const Tensor& lse, double scale) {
-  const Tensor none = at::empty({0}, float_like(a.q));
-  if (a.q.numel() == 0 || a.k.numel() == 0)
-    return {at::zeros(a.q.sizes(), a.q.options()), at::zeros(a.k.sizes(), a.k.options()),
-            at::zeros(a.v.sizes(), a.v.options()), none, none};
-  const Tensor rng = at::zeros({2}, a.q.options().dtype(at::kUInt64));
-  const auto [d_q, d_k, d_v] = at::_flash_attention_backward(
-      d_o.contiguous(), a.q, a.k, a.v, o, lse, a.q_offsets->to(at::kInt), a.k_offsets.to(at::kInt),
-      a.max_q, a.max_k, 0.0, a.causal, rng, at::empty({0}, a.q.options()), scale);
-  return {d_q, d_k, d_v, none, none};
+bool uses_flash(const kernels::JaggedAttention& p, const Tensor& q) {
+  return forward_choice(p, /*softmax=*/true, capability_of(q)).kernel == AttentionKernel::kFlash2;
 }
 
 /// (o, lse [H, rows])
@@ -60,22 +29,26 @@ Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                        int64_t max_k, bool causal, double scale, int64_t window_left,
                        int64_t window_right, const OptionalTensor& position_bias,
                        const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                       const OptionalTensor& k_time) {
+                       const OptionalTensor& k_time, const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
+                             q_time, k_time, order};
   check(a, scale);
-  if (!q.is_cpu()) return flash_forward(a, scale);
   const AttentionTensors tensors(a);
   kernels::JaggedAttention p;
   tensors.fill(p);
   p.scale = scale;
-  Tensor o = at::empty({p.rows, p.heads, p.value_dim}, float_like(q));
+  if (!q.is_cpu() && uses_flash(p, q)) return flash_forward(a, scale);
+  Tensor o = at::empty({p.rows, p.heads, p.value_dim}, result_options(q));
   Tensor lse = at::empty({p.heads, p.rows}, float_like(q));
   p.o = heads_view(o);
   p.lse = lse.mutable_data_ptr<float>();
-  parallel(p.sequences * p.kv_heads, task_cost(p),
-           [&](int64_t i, int64_t j) { kernels::jagged_attention_forward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::jagged_attention_forward_cpu(p, i, j); });
+  } else {
+    attention_forward_cuda(p, a);
+  }
   return {o.to(q.scalar_type()), lse};
 }
 
@@ -86,21 +59,25 @@ AttentionGradients attention_backward(const Tensor& d_o, const Tensor& o, const 
                                       int64_t window_left, int64_t window_right,
                                       const OptionalTensor& position_bias,
                                       const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                      const OptionalTensor& k_time) {
+                                      const OptionalTensor& k_time, const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
-  if (!q.is_cpu()) return flash_backward(a, d_o, o, lse, scale);
+                             q_time, k_time, order};
   const AttentionTensors tensors(a);
   kernels::JaggedAttention p;
   tensors.fill(p);
   p.scale = scale;
+  if (!q.is_cpu() && uses_flash(p, q)) return flash_backward(a, d_o, o, lse, scale);
   const Tensor fo = heads_readable(o);
   p.o = heads_view(fo);
   p.lse = const_cast<float*>(lse.const_data_ptr<float>());
   AttentionGradientTensors gradients(a, d_o, p);
-  parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
-           [&](int64_t i, int64_t j) { kernels::jagged_attention_backward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::jagged_attention_backward_cpu(p, i, j); });
+  } else {
+    attention_backward_cuda(p, a);
+  }
   return gradients.finish();
 }
 
@@ -108,10 +85,11 @@ Pair forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,
                   const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
                   int64_t max_k, bool causal, double, int64_t window_left, int64_t window_right,
                   const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                  const OptionalTensor& q_time, const OptionalTensor& k_time) {
+                  const OptionalTensor& q_time, const OptionalTensor& k_time,
+                  const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
+                             q_time, k_time, order};
   return {at::empty_symint({a.rows(), q.sym_size(1), v.sym_size(2)}, q.options()),
           at::empty_symint({q.sym_size(1), a.rows()}, float_like(q))};
 }
@@ -121,9 +99,9 @@ AttentionGradients backward_meta(const Tensor&, const Tensor&, const Tensor&, co
                                  double, int64_t window_left, int64_t window_right,
                                  const OptionalTensor& position_bias,
                                  const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                 const OptionalTensor& k_time) {
+                                 const OptionalTensor& k_time, const OptionalTensor& order) {
   return gradients_meta({q, k, v, q_offsets, k_offsets, max_q, max_k, causal, window_left,
-                         window_right, position_bias, time_bias, q_time, k_time});
+                         window_right, position_bias, time_bias, q_time, k_time, order});
 }
 
 Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -132,7 +110,7 @@ Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
   static const auto op =
       find_operator<decltype(attention_forward)>("tautline::jagged_attention_forward");
   return op.call(q, k, v, q_offsets, k_offsets, max_q, max_k, o.causal, scale, o.window_left,
-                 o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time);
+                 o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time, o.order);
 }
 
 struct Attention : torch::autograd::Function<Attention> {
@@ -145,7 +123,8 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto [o, lse] = call_forward(q, k, v, q_offsets, k_offsets, max_q, max_k, scale, options);
     const auto or_none = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
     ctx->save_for_backward({o, lse, q, k, v, or_none(q_offsets), k_offsets, or_none(position_bias),
-                            or_none(time_bias), or_none(options.q_time), or_none(options.k_time)});
+                            or_none(time_bias), or_none(options.q_time), or_none(options.k_time),
+                            or_none(options.order)});
     ctx->saved_data["sizes"] = std::vector<int64_t>{max_q, max_k, options.causal,
                                                     options.window_left, options.window_right};
     ctx->saved_data["scale"] = scale;
@@ -160,7 +139,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto [d_q, d_k, d_v, d_position, d_time] =
         op.call(gradients[0], s[0], s[1], s[2], s[3], s[4], if_defined(s[5]), s[6], n[0], n[1],
                 n[2] != 0, ctx->saved_data["scale"].toDouble(), n[3], n[4], if_defined(s[7]),
-                if_defined(s[8]), if_defined(s[9]), if_defined(s[10]));
+                if_defined(s[8]), if_defined(s[9]), if_defined(s[10]), if_defined(s[11]));
     torch::autograd::variable_list result(11);
     result[0] = d_q;
     result[1] = d_k;
@@ -173,8 +152,9 @@ struct Attention : torch::autograd::Function<Attention> {
 
 AttentionOptions options_of(bool causal, int64_t window_left, int64_t window_right,
                             const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                            const OptionalTensor& q_time, const OptionalTensor& k_time) {
-  return {causal, window_left, window_right, position_bias, time_bias, q_time, k_time};
+                            const OptionalTensor& q_time, const OptionalTensor& k_time,
+                            const OptionalTensor& order) {
+  return {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order};
 }
 
 Tensor attention_plain(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -182,20 +162,20 @@ Tensor attention_plain(const Tensor& q, const Tensor& k, const Tensor& v,
                        int64_t max_k, bool causal, double scale, int64_t window_left,
                        int64_t window_right, const OptionalTensor& position_bias,
                        const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                       const OptionalTensor& k_time) {
-  return std::get<0>(call_forward(
-      q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
-      options_of(causal, window_left, window_right, position_bias, time_bias, q_time, k_time)));
+                       const OptionalTensor& k_time, const OptionalTensor& order) {
+  return std::get<0>(call_forward(q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
+                                  options_of(causal, window_left, window_right, position_bias,
+                                             time_bias, q_time, k_time, order)));
 }
 Tensor attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                           const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
                           int64_t max_k, bool causal, double scale, int64_t window_left,
                           int64_t window_right, const OptionalTensor& position_bias,
                           const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                          const OptionalTensor& k_time) {
-  return jagged_attention(
-      q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
-      options_of(causal, window_left, window_right, position_bias, time_bias, q_time, k_time));
+                          const OptionalTensor& k_time, const OptionalTensor& order) {
+  return jagged_attention(q, k, v, q_offsets, k_offsets, max_q, max_k, scale,
+                          options_of(causal, window_left, window_right, position_bias, time_bias,
+                                     q_time, k_time, order));
 }
 
 }  // namespace
@@ -219,17 +199,17 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "jagged_attention(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, "
       "int max_q, int max_k, bool causal, float scale, int window_left=-1, int window_right=-1, "
       "Tensor? position_bias=None, Tensor? time_bias=None, Tensor? q_time=None, "
-      "Tensor? k_time=None) -> Tensor");
+      "Tensor? k_time=None, Tensor? order=None) -> Tensor");
   m.def(
       "jagged_attention_forward(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, "
       "int max_q, int max_k, bool causal, float scale, int window_left, int window_right, "
-      "Tensor? position_bias, Tensor? time_bias, Tensor? q_time, Tensor? k_time) -> "
+      "Tensor? position_bias, Tensor? time_bias, Tensor? q_time, Tensor? k_time, Tensor? order) -> "
       "(Tensor, Tensor)");
   m.def(
       "jagged_attention_backward(Tensor d_o, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, "
       "Tensor? q_offsets, Tensor k_offsets, int max_q, int max_k, bool causal, float scale, "
       "int window_left, int window_right, Tensor? position_bias, Tensor? time_bias, "
-      "Tensor? q_time, Tensor? k_time) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? q_time, Tensor? k_time, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("jagged_attention_forward", attention_forward);

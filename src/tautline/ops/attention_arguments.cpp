@@ -18,6 +18,22 @@ void check_offsets_of(const AttentionArguments& a, std::string_view name) {
   check_offsets(k, a.k.size(0));
 }
 
+void check_devices(const AttentionArguments& a, std::string_view name) {
+  const std::pair<const char*, OptionalTensor> others[] = {{"k", a.k},
+                                                           {"v", a.v},
+                                                           {"q_offsets", a.q_offsets},
+                                                           {"k_offsets", a.k_offsets},
+                                                           {"position_bias", a.position_bias},
+                                                           {"time_bias", a.time_bias},
+                                                           {"q_time", a.q_time},
+                                                           {"k_time", a.k_time},
+                                                           {"order", a.order}};
+  for (const auto& [what, tensor] : others)
+    if (tensor && tensor->device() != a.q.device())
+      throw user_error(name, ": ", what, " is on ", tensor->device().str(), ", q on ",
+                       a.q.device().str());
+}
+
 /// A bias table [H or 1, entries].
 void check_table(const AttentionArguments& a, const OptionalTensor& table, std::string_view name,
                  std::string_view what) {
@@ -66,16 +82,38 @@ void check(const AttentionArguments& a, std::string_view name) {
   if (a.window_left < -1 || a.window_right < -1)
     throw user_error(name, ": window ", a.window_left, ", ", a.window_right,
                      "; -1 is no bound, smaller numbers mean nothing");
+  check_devices(a, name);
   check_offsets_of(a, name);
   check_bias(a, name);
+  if (!q.is_cpu()) check_cuda(q, k, v, name);
 }
 
+void check_cuda(const Tensor& q, const Tensor& k, const Tensor& v, std::string_view name) {
+  const auto type = q.scalar_type();
+  if (type != at::kBFloat16 && type != at::kHalf)
+    throw user_error(name, ": ", toString(type), " on CUDA; bfloat16 or float16 is needed");
+  if (k.scalar_type() != type || v.scalar_type() != type)
+    throw user_error(name, ": q, k and v are ", toString(type), ", ", toString(k.scalar_type()),
+                     " and ", toString(v.scalar_type()), "; on CUDA they must be of one type");
+  if (std::max(q.size(2), v.size(2)) > 256)
+    throw user_error(name, ": head dimensions ", q.size(2), " and ", v.size(2),
+                     "; CUDA takes at most 256");
+}
+
+at::TensorOptions result_options(const Tensor& x) {
+  return x.is_cpu() ? float_like(x) : x.options();
+}
 Tensor heads_readable(const Tensor& x) {
-  const Tensor f = x.to(at::kFloat);
+  const Tensor f = x.is_cpu() ? x.to(at::kFloat) : x;
   return f.stride(2) == 1 || f.size(2) == 1 ? f : f.contiguous();
 }
 kernels::HeadsView heads_view(const Tensor& x) {
   return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1)};
+}
+
+kernels::AttentionWindow window_of(bool causal, int64_t left, int64_t right) {
+  constexpr int64_t kFar = int64_t{1} << 61;
+  return {std::min(left, kFar), causal ? 0 : std::min(right, kFar)};
 }
 
 int64_t task_cost(const kernels::AttentionProblem& p) {
@@ -114,8 +152,7 @@ void AttentionTensors::fill(kernels::AttentionProblem& p) const {
   p.k_tokens = k_.size(0);
   p.max_q = a_.q_offsets ? a_.max_q : q_.size(0);
   p.max_k = a_.max_k;
-  constexpr int64_t kFar = int64_t{1} << 61;
-  p.window = {std::min(a_.window_left, kFar), a_.causal ? 0 : std::min(a_.window_right, kFar)};
+  p.window = window_of(a_.causal, a_.window_left, a_.window_right);
   p.element = element_of(q_);
   p.stream = stream_of(q_);
   if (position_.defined()) {
@@ -134,11 +171,11 @@ void AttentionTensors::fill(kernels::AttentionProblem& p) const {
 
 AttentionGradientTensors::AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
                                                    kernels::AttentionProblem& p)
-    : a_(a), p_(p), d_o_(heads_readable(d_o)) {
+    : a_(a), p_(p), d_o_(d_o.is_cpu() ? heads_readable(d_o) : d_o.contiguous()) {
   const auto options = float_like(a.q);
-  d_q_ = at::empty({p.rows, p.heads, p.head_dim}, options);
-  d_k_ = at::empty(a.k.sizes(), options);
-  d_v_ = at::empty(a.v.sizes(), options);
+  d_q_ = at::empty({p.rows, p.heads, p.head_dim}, a.q_offsets ? result_options(a.q) : options);
+  d_k_ = at::empty(a.k.sizes(), result_options(a.k));
+  d_v_ = at::empty(a.v.sizes(), result_options(a.v));
   p.d_o = heads_view(d_o_);
   p.d_q = heads_view(d_q_);
   p.d_k = heads_view(d_k_);
@@ -157,18 +194,30 @@ AttentionGradientTensors::AttentionGradientTensors(const AttentionArguments& a, 
   }
 }
 
+Tensor AttentionGradientTensors::summed_over_sequences() const {
+  Tensor sum = at::empty(a_.q.sizes(), float_like(a_.q));
+  const auto* from = d_q_.const_data_ptr<float>();
+  auto* to = sum.mutable_data_ptr<float>();
+  if (a_.q.is_cpu()) {
+    parallel(sum.numel(), p_.sequences, [&](int64_t i, int64_t j) {
+      kernels::broadcast_query_finish_cpu(from, p_.sequences, sum.numel(), to, i, j);
+    });
+  } else {
+    if constexpr (kCudaBuild)
+      kernels::broadcast_query_finish_cuda(from, p_.sequences, sum.numel(), to, p_.stream);
+  }
+  return sum;
+}
+
 AttentionGradients AttentionGradientTensors::finish() {
   const int64_t tables = kernels::position_tables(p_) + kernels::time_tables(p_);
-  parallel(tables, p_.rows + p_.k_tokens,
-           [&](int64_t i, int64_t j) { kernels::attention_bias_finish_cpu(p_, i, j); });
-  Tensor d_q = d_q_;
-  if (!a_.q_offsets) {
-    d_q = at::empty(a_.q.sizes(), float_like(a_.q));
-    parallel(d_q.numel(), p_.sequences, [&](int64_t i, int64_t j) {
-      kernels::broadcast_query_finish_cpu(d_q_.const_data_ptr<float>(), p_.sequences, d_q.numel(),
-                                          d_q.mutable_data_ptr<float>(), i, j);
-    });
+  if (a_.q.is_cpu()) {
+    parallel(tables, p_.rows + p_.k_tokens,
+             [&](int64_t i, int64_t j) { kernels::attention_bias_finish_cpu(p_, i, j); });
+  } else {
+    if constexpr (kCudaBuild) kernels::attention_bias_finish_cuda(p_);
   }
+  const Tensor d_q = a_.q_offsets ? d_q_ : summed_over_sequences();
   const auto as = [](const Tensor& x, const OptionalTensor& argument) {
     return argument ? x.to(argument->scalar_type()) : x;
   };

@@ -24,6 +24,7 @@ struct AttentionArguments {
   bool causal;
   int64_t window_left, window_right;
   const OptionalTensor &position_bias, &time_bias, &q_time, &k_time;
+  const OptionalTensor& order;  // of attention_order, or none
 
   /// Rows of the output: Tq, or B * S where q_offsets is none.
   c10::SymInt rows() const;
@@ -32,7 +33,11 @@ struct AttentionArguments {
 /// UserError, beginning with `name`, unless the arguments fit together.
 void check(const AttentionArguments& a, std::string_view name);
 
-/// FP32 copies where the arguments are not that already; the params point into them.
+/// UserError unless the CUDA kernels take them: one type of two, widths to 256.
+void check_cuda(const Tensor& q, const Tensor& k, const Tensor& v, std::string_view name);
+
+/// Copies where the arguments are not what the kernels read (FP32 on the CPU); the params point into
+/// them.
 class AttentionTensors {
  public:
   explicit AttentionTensors(const AttentionArguments& a);
@@ -54,14 +59,21 @@ class AttentionGradientTensors {
   AttentionGradients finish();
 
  private:
+  /// The gradient of queries that stand in for every sequence.
+  Tensor summed_over_sequences() const;
   const AttentionArguments& a_;
   kernels::AttentionProblem& p_;
   Tensor d_o_, d_q_, d_k_, d_v_, d_position_, d_time_, position_partial_, time_partial_;
 };
 
-/// FP32 with unit stride along D: a view of the input wherever that is possible.
+/// Unit stride along D, on the CPU in FP32: a view of the input wherever that is possible.
 Tensor heads_readable(const Tensor& x);
+/// What kernels write where `x` is their input: FP32 on the CPU.
+at::TensorOptions result_options(const Tensor& x);
 kernels::HeadsView heads_view(const Tensor& x);
+
+/// The operators' causal, window_left and window_right.
+kernels::AttentionWindow window_of(bool causal, int64_t left, int64_t right);
 
 /// Elements of one task of the CPU kernel, for the grain: scores of a mean sequence.
 int64_t task_cost(const kernels::AttentionProblem& p);

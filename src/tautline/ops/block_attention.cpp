@@ -1,5 +1,4 @@
-// block_attention: softmax inside blocks of 64 tokens (kernels/block_attention.h); CPU tensors only
-// so far.
+// block_attention: softmax inside blocks of 64 tokens (kernels/block_attention.h).
 #include "tautline/kernels/block_attention.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -34,14 +33,17 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offs
     throw user_error("block_attention: scale ", scale, " is not a number from 0");
   if (offsets.dim() != 1 || offsets.scalar_type() != at::kLong)
     throw user_error("block_attention: offsets ", offsets.sizes(), " are not [B + 1] of int64");
-  if (!q.is_cpu())
-    throw user_error("block_attention: a tensor is on ", q.device().str(),
-                     "; this operator is for CPU tensors only, CUDA has no kernel for it yet");
+  for (const Tensor* x : {&k, &v, &offsets})
+    if (x->device() != q.device())
+      throw user_error("block_attention: a tensor is on ", x->device().str(), ", q on ",
+                       q.device().str());
+  if (!q.is_cpu()) check_cuda(q, k, v, "block_attention");
   check_offsets(offsets, q.size(0));
 }
 
-/// [B + 1]: blocks of the sequences before.
+/// [B + 1]: blocks of the sequences before. Undefined for CUDA, whose kernel counts them itself.
 Tensor block_offsets_of(const Tensor& offsets) {
+  if (!offsets.is_cpu()) return {};
   const Tensor blocks = at::empty(offsets.sizes(), offsets.options());
   const auto* from = offsets.const_data_ptr<int64_t>();
   auto* to = blocks.mutable_data_ptr<int64_t>();
@@ -65,13 +67,19 @@ struct Problem {
     p.k = heads_view(k);
     p.v = heads_view(v);
     p.offsets = offsets.const_data_ptr<int64_t>();
-    p.block_offsets = block_offsets.const_data_ptr<int64_t>();
     p.sequences = offsets.numel() - 1;
     p.heads = q.size(1);
     p.kv_heads = k.size(1);
     p.head_dim = q.size(2);
     p.tokens = q.size(0);
-    p.blocks = p.block_offsets[p.sequences];
+    if (block_offsets.defined()) {
+      p.block_offsets = block_offsets.const_data_ptr<int64_t>();
+      p.blocks = p.block_offsets[p.sequences];
+    } else {
+      p.blocks = p.tokens / kernels::kAttentionBlock + p.sequences;  // at most
+    }
+    p.element = element_of(q);
+    p.stream = stream_of(q);
     p.causal = causal;
     p.scale = scale;
     p.rope = layout_of(rope);
@@ -84,6 +92,12 @@ struct Problem {
     const int64_t scores = kernels::kAttentionBlock * kernels::kAttentionBlock * 8;
     return p.rope == kernels::RopeLayout::kNone ? scores : scores / 8;
   }
+  /// Bytes of work memory for the CUDA kernels.
+  Tensor workspace(bool backward) const {
+    int64_t bytes = 0;
+    if constexpr (kCudaBuild) bytes = kernels::block_attention_workspace_cuda(p, backward);
+    return at::empty({bytes}, q.options().dtype(at::kByte));
+  }
   Tensor q, k, v, offsets, block_offsets;
   kernels::BlockAttention p;
 };
@@ -94,10 +108,16 @@ Tensor block_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   check(q, k, v, offsets, scale, rope);
   Problem problem(q, k, v, offsets, causal, scale, rope, rope_base, rotate_values);
   kernels::BlockAttention& p = problem.p;
-  Tensor o = at::empty(q.sizes(), float_like(q));
+  Tensor o = at::empty(q.sizes(), result_options(q));
   p.o = heads_view(o);
-  parallel(p.blocks * p.kv_heads, problem.cost(),
-           [&](int64_t i, int64_t j) { kernels::block_attention_forward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.blocks * p.kv_heads, problem.cost(),
+             [&](int64_t i, int64_t j) { kernels::block_attention_forward_cpu(p, i, j); });
+  } else {
+    const Tensor workspace = problem.workspace(/*backward=*/false);
+    if constexpr (kCudaBuild)
+      kernels::block_attention_forward_cuda(p, workspace.mutable_data_ptr());
+  }
   return o.to(q.scalar_type());
 }
 
@@ -107,14 +127,21 @@ Three block_backward(const Tensor& d_o, const Tensor& q, const Tensor& k, const 
   Problem problem(q, k, v, offsets, causal, scale, rope, rope_base, rotate_values);
   kernels::BlockAttention& p = problem.p;
   const Tensor fd = heads_readable(d_o);
-  Tensor d_q = at::empty(q.sizes(), float_like(q)), d_k = at::empty(k.sizes(), float_like(q));
-  Tensor d_v = at::empty(v.sizes(), float_like(q));
+  const auto options = result_options(q);
+  Tensor d_q = at::empty(q.sizes(), options), d_k = at::empty(k.sizes(), options);
+  Tensor d_v = at::empty(v.sizes(), options);
   p.d_o = heads_view(fd);
   p.d_q = heads_view(d_q);
   p.d_k = heads_view(d_k);
   p.d_v = heads_view(d_v);
-  parallel(p.blocks * p.kv_heads, 2 * problem.cost(),
-           [&](int64_t i, int64_t j) { kernels::block_attention_backward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.blocks * p.kv_heads, 2 * problem.cost(),
+             [&](int64_t i, int64_t j) { kernels::block_attention_backward_cpu(p, i, j); });
+  } else {
+    const Tensor workspace = problem.workspace(/*backward=*/true);
+    if constexpr (kCudaBuild)
+      kernels::block_attention_backward_cuda(p, workspace.mutable_data_ptr());
+  }
   return {d_q.to(q.scalar_type()), d_k.to(k.scalar_type()), d_v.to(v.scalar_type())};
 }
 
@@ -202,7 +229,10 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("block_attention_forward", block_forward);
   m.impl("block_attention_backward", block_backward);
 }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("block_attention_forward", block_forward); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
+  m.impl("block_attention_forward", block_forward);
+  m.impl("block_attention_backward", block_backward);
+}
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("block_attention_forward", forward_meta);
   m.impl("block_attention_backward", backward_meta);

@@ -1,4 +1,4 @@
-// gdpa: attention with an activation in softmax's place (kernels/gdpa.h); CPU tensors only so far.
+// gdpa: attention with an activation in softmax's place (kernels/gdpa.h).
 #include "tautline/kernels/gdpa.h"
 
 #include <array>
@@ -8,7 +8,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
-#include "tautline/ops/attention_arguments.h"
+#include "tautline/ops/attention_dispatch.h"
 
 namespace tautline::ops {
 namespace {
@@ -37,9 +37,6 @@ void check(const AttentionArguments& a, double alpha, double beta) {
   ops::check(a, kName);
   if (!std::isfinite(alpha) || !std::isfinite(beta))
     throw user_error(kName, ": alpha ", alpha, " and beta ", beta, " are not both finite");
-  if (!a.q.is_cpu())
-    throw user_error(kName, ": a tensor is on ", a.q.device().str(),
-                     "; this operator is for CPU tensors only, CUDA has no kernel for it yet");
 }
 
 Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -47,10 +44,11 @@ Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                     int64_t max_k, bool causal, c10::string_view activation, double alpha,
                     double beta, int64_t window_left, int64_t window_right,
                     const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                    const OptionalTensor& q_time, const OptionalTensor& k_time) {
+                    const OptionalTensor& q_time, const OptionalTensor& k_time,
+                    const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
+                             q_time, k_time, order};
   check(a, alpha, beta);
   const AttentionTensors tensors(a);
   kernels::Gdpa p;
@@ -58,10 +56,14 @@ Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
   p.activation = activation_of(activation);
   p.alpha = alpha;
   p.beta = beta;
-  Tensor o = at::empty({p.rows, p.heads, p.value_dim}, float_like(q));
+  Tensor o = at::empty({p.rows, p.heads, p.value_dim}, result_options(q));
   p.o = heads_view(o);
-  parallel(p.sequences * p.kv_heads, task_cost(p),
-           [&](int64_t i, int64_t j) { kernels::gdpa_forward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::gdpa_forward_cpu(p, i, j); });
+  } else {
+    gdpa_forward_cuda(p, a);
+  }
   return o.to(q.scalar_type());
 }
 
@@ -72,10 +74,10 @@ AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tenso
                                  int64_t window_left, int64_t window_right,
                                  const OptionalTensor& position_bias,
                                  const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                 const OptionalTensor& k_time) {
+                                 const OptionalTensor& k_time, const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
+                             q_time, k_time, order};
   const AttentionTensors tensors(a);
   kernels::Gdpa p;
   tensors.fill(p);
@@ -83,8 +85,12 @@ AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tenso
   p.alpha = alpha;
   p.beta = beta;
   AttentionGradientTensors gradients(a, d_o, p);
-  parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
-           [&](int64_t i, int64_t j) { kernels::gdpa_backward_cpu(p, i, j); });
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::gdpa_backward_cpu(p, i, j); });
+  } else {
+    gdpa_backward_cuda(p, a);
+  }
   return gradients.finish();
 }
 
@@ -93,10 +99,10 @@ Tensor forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,
                     int64_t max_k, bool causal, c10::string_view, double, double,
                     int64_t window_left, int64_t window_right, const OptionalTensor& position_bias,
                     const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                    const OptionalTensor& k_time) {
+                    const OptionalTensor& k_time, const OptionalTensor& order) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time};
+                             q_time, k_time, order};
   return at::empty_symint({a.rows(), q.sym_size(1), v.sym_size(2)}, q.options());
 }
 AttentionGradients backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -105,9 +111,9 @@ AttentionGradients backward_meta(const Tensor&, const Tensor& q, const Tensor& k
                                  double, double, int64_t window_left, int64_t window_right,
                                  const OptionalTensor& position_bias,
                                  const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                 const OptionalTensor& k_time) {
+                                 const OptionalTensor& k_time, const OptionalTensor& order) {
   return gradients_meta({q, k, v, q_offsets, k_offsets, max_q, max_k, causal, window_left,
-                         window_right, position_bias, time_bias, q_time, k_time});
+                         window_right, position_bias, time_bias, q_time, k_time, order});
 }
 
 Tensor call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -116,7 +122,8 @@ Tensor call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                     const AttentionOptions& o) {
   static const auto op = find_operator<decltype(gdpa_forward)>("tautline::gdpa_forward");
   return op.call(q, k, v, q_offsets, k_offsets, max_q, max_k, o.causal, activation, alpha, beta,
-                 o.window_left, o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time);
+                 o.window_left, o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time,
+                 o.order);
 }
 
 struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
@@ -129,7 +136,8 @@ struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
     at::AutoDispatchBelowADInplaceOrView guard;
     const auto or_none = [](const OptionalTensor& x) { return x.value_or(Tensor()); };
     ctx->save_for_backward({q, k, v, or_none(q_offsets), k_offsets, or_none(position_bias),
-                            or_none(time_bias), or_none(options.q_time), or_none(options.k_time)});
+                            or_none(time_bias), or_none(options.q_time), or_none(options.k_time),
+                            or_none(options.order)});
     ctx->saved_data["sizes"] = std::vector<int64_t>{max_q, max_k, options.causal,
                                                     options.window_left, options.window_right};
     ctx->saved_data["activation"] = std::string(activation);
@@ -144,10 +152,10 @@ struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
     const auto s = ctx->get_saved_variables();
     const auto n = ctx->saved_data["sizes"].toIntVector();
     const std::string activation = ctx->saved_data["activation"].toStringRef();
-    const auto [d_q, d_k, d_v, d_position, d_time] =
-        op.call(gradients[0], s[0], s[1], s[2], if_defined(s[3]), s[4], n[0], n[1], n[2] != 0,
-                activation, ctx->saved_data["alpha"].toDouble(), ctx->saved_data["beta"].toDouble(),
-                n[3], n[4], if_defined(s[5]), if_defined(s[6]), if_defined(s[7]), if_defined(s[8]));
+    const auto [d_q, d_k, d_v, d_position, d_time] = op.call(
+        gradients[0], s[0], s[1], s[2], if_defined(s[3]), s[4], n[0], n[1], n[2] != 0, activation,
+        ctx->saved_data["alpha"].toDouble(), ctx->saved_data["beta"].toDouble(), n[3], n[4],
+        if_defined(s[5]), if_defined(s[6]), if_defined(s[7]), if_defined(s[8]), if_defined(s[9]));
     torch::autograd::variable_list result(13);
     result[0] = d_q;
     result[1] = d_k;
@@ -163,19 +171,21 @@ Tensor gdpa_plain(const Tensor& q, const Tensor& k, const Tensor& v,
                   int64_t max_k, bool causal, c10::string_view activation, double alpha,
                   double beta, int64_t window_left, int64_t window_right,
                   const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                  const OptionalTensor& q_time, const OptionalTensor& k_time) {
+                  const OptionalTensor& q_time, const OptionalTensor& k_time,
+                  const OptionalTensor& order) {
   return call_forward(
       q, k, v, q_offsets, k_offsets, max_q, max_k, activation, alpha, beta,
-      {causal, window_left, window_right, position_bias, time_bias, q_time, k_time});
+      {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order});
 }
 Tensor gdpa_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                      const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
                      int64_t max_k, bool causal, c10::string_view activation, double alpha,
                      double beta, int64_t window_left, int64_t window_right,
                      const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                     const OptionalTensor& q_time, const OptionalTensor& k_time) {
+                     const OptionalTensor& q_time, const OptionalTensor& k_time,
+                     const OptionalTensor& order) {
   return gdpa(q, k, v, q_offsets, k_offsets, max_q, max_k, activation, alpha, beta,
-              {causal, window_left, window_right, position_bias, time_bias, q_time, k_time});
+              {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order});
 }
 
 }  // namespace
@@ -192,23 +202,27 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "gdpa(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, int max_q, "
       "int max_k, bool causal, str activation, float alpha=1.0, float beta=1.0, "
       "int window_left=-1, int window_right=-1, Tensor? position_bias=None, "
-      "Tensor? time_bias=None, Tensor? q_time=None, Tensor? k_time=None) -> Tensor");
+      "Tensor? time_bias=None, Tensor? q_time=None, Tensor? k_time=None, Tensor? order=None) -> "
+      "Tensor");
   m.def(
       "gdpa_forward(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, int max_q, "
       "int max_k, bool causal, str activation, float alpha, float beta, int window_left, "
       "int window_right, Tensor? position_bias, Tensor? time_bias, Tensor? q_time, "
-      "Tensor? k_time) -> Tensor");
+      "Tensor? k_time, Tensor? order) -> Tensor");
   m.def(
       "gdpa_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? q_offsets, "
       "Tensor k_offsets, int max_q, int max_k, bool causal, str activation, float alpha, "
       "float beta, int window_left, int window_right, Tensor? position_bias, Tensor? time_bias, "
-      "Tensor? q_time, Tensor? k_time) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? q_time, Tensor? k_time, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("gdpa_forward", gdpa_forward);
   m.impl("gdpa_backward", gdpa_backward);
 }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("gdpa_forward", gdpa_forward); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
+  m.impl("gdpa_forward", gdpa_forward);
+  m.impl("gdpa_backward", gdpa_backward);
+}
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("gdpa_forward", forward_meta);
   m.impl("gdpa_backward", backward_meta);

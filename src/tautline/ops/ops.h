@@ -31,6 +31,7 @@ struct AttentionOptions {
   OptionalTensor time_bias;       // [H or 1, N]: entry of |q_time[i] - k_time[j]|, two an octave
                                   // (kernels/attention_problem.h, time_bucket)
   OptionalTensor q_time, k_time;  // [Tq], [Tk] int64, with time_bias
+  OptionalTensor order;           // of attention_order, made once a batch; none: the call makes it
 };
 
 /// o_i = sum_j softmax_j(scale q_i . k_j + bias) v_j. q [Tq, H, D], k [Tk, G, D], v [Tk, G, E], H a

@@ -1,0 +1,170 @@
+#include "tautline/ops/attention_order.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "tautline/base/error.h"
+
+namespace tautline::ops {
+namespace {
+
+using kernels::AttentionOrder;
+using kernels::AttentionPass;
+using kernels::AttentionProblem;
+
+constexpr int64_t kSmallestTile = 64;
+
+/// Tiles that the tensor has room for.
+template <class Int>
+Int room(const Int& rows, const Int& sequences) {
+  return rows / kSmallestTile + sequences;
+}
+
+int64_t rows_of(const AttentionProblem& p, AttentionPass pass) {
+  return pass == AttentionPass::kKeys ? p.k_tokens : p.rows;
+}
+
+/// First row of the pass's part.
+int64_t first_row(const AttentionProblem& p, AttentionPass pass) {
+  return pass == AttentionPass::kKeys ? 1 + room(p.rows, p.sequences) : 0;
+}
+
+void build(const AttentionProblem& p, bool softmax, AttentionPass pass, int32_t* part,
+           const Tensor& like) {
+  kernels::AttentionOrderBuild b{order_request(p, softmax, pass)};
+  TAUTLINE_INVARIANT(b.tile >= kSmallestTile, "tiles of " << b.tile << " rows");
+  b.capacity = kernels::attention_order_capacity(b, rows_of(p, pass));
+  const Tensor workspace =
+      at::empty({kernels::attention_order_workspace(b.sequences, b.capacity)}, like.options());
+  b.count = part;
+  b.tiles = part + 2;
+  b.workspace = workspace.mutable_data_ptr<int32_t>();
+  b.stream = p.stream;
+  if constexpr (kCudaBuild) kernels::attention_order_cuda(b);
+}
+
+void build_on_host(const AttentionProblem& p, bool softmax, AttentionPass pass, int32_t* part) {
+  const auto request = order_request(p, softmax, pass);
+  const auto items = kernels::attention_order(request);
+  part[0] = static_cast<int32_t>(items.size());
+  part[1] = static_cast<int32_t>(request.tile);
+  for (const auto& item : items) {
+    part += 2;
+    part[0] = item.sequence, part[1] = item.tile;
+  }
+}
+
+AttentionProblem problem_of(const OptionalTensor& q_offsets, const Tensor& k_offsets,
+                            int64_t q_rows, int64_t k_rows, int64_t max_q, int64_t max_k,
+                            int64_t heads, int64_t kv_heads, int64_t head_dim, bool causal,
+                            int64_t window_left, int64_t window_right) {
+  AttentionProblem p;
+  if (q_offsets) p.q_offsets = q_offsets->const_data_ptr<int64_t>();
+  p.k_offsets = k_offsets.const_data_ptr<int64_t>();
+  p.sequences = k_offsets.numel() - 1;
+  p.heads = heads;
+  p.kv_heads = kv_heads;
+  p.head_dim = p.value_dim = head_dim;
+  p.rows = q_rows;
+  p.k_tokens = k_rows;
+  p.max_q = max_q;
+  p.max_k = max_k;
+  p.window = window_of(causal, window_left, window_right);
+  p.element = kernels::Element::kBFloat16;
+  return p;
+}
+
+Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t q_rows,
+                     int64_t k_rows, int64_t max_q, int64_t max_k, int64_t heads, int64_t kv_heads,
+                     int64_t head_dim, bool causal, int64_t window_left, int64_t window_right,
+                     bool softmax) {
+  const Tensor ko = int64_vector(k_offsets, k_offsets, "k_offsets");
+  const OptionalTensor qo =
+      q_offsets ? OptionalTensor(int64_vector(*q_offsets, k_offsets, "q_offsets")) : std::nullopt;
+  if (kv_heads < 1 || heads % kv_heads != 0 || ko.numel() < 1 || (qo && qo->numel() != ko.numel()))
+    throw user_error("attention_order: ", heads, " heads over ", kv_heads, " and offsets ",
+                     ko.sizes(), " do not fit together");
+  AttentionProblem p = problem_of(qo, ko, q_rows, k_rows, max_q, max_k, heads, kv_heads, head_dim,
+                                  causal, window_left, window_right);
+  p.stream = stream_of(ko);
+  Tensor out = at::empty({2 + room(p.rows, p.sequences) + room(p.k_tokens, p.sequences), 2},
+                         ko.options().dtype(at::kInt));
+  if (ko.is_cpu()) {
+    if (qo) check_offsets(*qo, q_rows);
+    check_offsets(ko, k_rows);
+    out.zero_();
+  }
+  for (const AttentionPass pass : {AttentionPass::kQueries, AttentionPass::kKeys}) {
+    int32_t* part = out.mutable_data_ptr<int32_t>() + 2 * first_row(p, pass);
+    if (ko.is_cpu()) {
+      build_on_host(p, softmax, pass, part);
+    } else {
+      build(p, softmax, pass, part, out);
+    }
+  }
+  return out;
+}
+
+Tensor order_meta(const OptionalTensor&, const Tensor& k_offsets, c10::SymInt q_rows,
+                  c10::SymInt k_rows, c10::SymInt, c10::SymInt, int64_t, int64_t, int64_t, bool,
+                  int64_t, int64_t, bool) {
+  const c10::SymInt sequences = k_offsets.sym_size(0) - 1;
+  return at::empty_symint({room(q_rows, sequences) + room(k_rows, sequences) + 2, 2},
+                          k_offsets.options().dtype(at::kInt));
+}
+
+}  // namespace
+
+kernels::AttentionOrderRequest order_request(const AttentionProblem& p, bool softmax,
+                                             AttentionPass pass) {
+  kernels::AttentionOrderRequest r;
+  r.q_offsets = p.q_offsets;
+  r.k_offsets = p.k_offsets;
+  r.sequences = p.sequences;
+  r.seeds = p.q_offsets ? 0 : p.max_q;
+  r.window = p.window;
+  r.pass = pass;
+  return r;
+}
+
+AttentionOrder order_of(const AttentionProblem& p, bool softmax, AttentionPass pass,
+                        const OptionalTensor& order, Tensor& memory) {
+  const int64_t rows[] = {room(p.rows, p.sequences), room(p.k_tokens, p.sequences)};
+  int32_t* part = nullptr;
+  if (order) {
+    if (order->scalar_type() != at::kInt || !order->is_contiguous() ||
+        order->sizes() != at::IntArrayRef({2 + rows[0] + rows[1], 2}))
+      throw user_error("attention: order ", order->sizes(),
+                       " is not what attention_order made of "
+                       "this batch, int32 [",
+                       2 + rows[0] + rows[1], ", 2]");
+    part = const_cast<int32_t*>(order->const_data_ptr<int32_t>()) + 2 * first_row(p, pass);
+  } else {
+    const int64_t tiles = rows[pass == AttentionPass::kKeys ? 1 : 0];
+    memory = at::empty({2 * (1 + tiles)}, at::TensorOptions(at::kInt).device(at::kCUDA));
+    part = memory.mutable_data_ptr<int32_t>();
+    build(p, softmax, pass, part, memory);
+  }
+  return {part + 2, part};
+}
+
+Tensor attention_order(const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t q_rows,
+                       int64_t k_rows, int64_t max_q, int64_t max_k, int64_t heads,
+                       int64_t kv_heads, int64_t head_dim, bool causal, int64_t window_left,
+                       int64_t window_right, bool softmax) {
+  static const auto op = find_operator<decltype(order_meta)>("tautline::attention_order");
+  return op.call(q_offsets, k_offsets, q_rows, k_rows, max_q, max_k, heads, kv_heads, head_dim,
+                 causal, window_left, window_right, softmax);
+}
+
+TORCH_LIBRARY_FRAGMENT(tautline, m) {
+  m.def(
+      "attention_order(Tensor? q_offsets, Tensor k_offsets, SymInt q_rows, SymInt k_rows, "
+      "SymInt max_q, SymInt max_k, int heads, int kv_heads, int head_dim, bool causal, "
+      "int window_left=-1, int window_right=-1, bool softmax=True) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("attention_order", order_forward); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("attention_order", order_forward); }
+TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("attention_order", order_meta); }
+
+}  // namespace tautline::ops

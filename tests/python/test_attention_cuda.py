@@ -1,0 +1,163 @@
+"""Attention on a GPU in bfloat16, whichever kernel takes the problem: against the float64 formula on the same values.
+The largest error of each row of each tensor may be twice that of the same formula in PyTorch in bfloat16, plus one
+bfloat16 step of the row's largest value. Two runs give the same bits; what one sequence holds does not reach another."""
+
+import pytest
+import torch
+
+attention = pytest.importorskip("test_attention")
+from test_attention import CASES, block_reference, gdpa_reference, offsets, ops, randn, softmax_reference  # noqa: E402
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+
+LENGTHS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 191, 192, 193, 300, 700)
+CROSS = (5, 0, 130, 64, 65, 200, 1, 129, 7, 300, 64, 0, 250, 600)
+
+
+def wide_cases():
+    """Head dimensions and lengths around the tiles of the fast kernels."""
+    qo, ko = offsets(*LENGTHS), offsets(*CROSS)
+    tokens, keys = int(qo[-1]), int(ko[-1])
+    for d in (64, 128):
+        packed = randn(tokens, 3, 2, d, grad=False)
+        q, k, v = (x.requires_grad_() for x in packed.unbind(1))
+        for name, causal, rest in (("full", False, ()), ("causal", True, ()), ("window", False, (63, 63)), ("left", True, (100, -1))):
+            yield f"softmax-{d}-{name}", ops.jagged_attention, softmax_reference, (q, k, v, qo, qo, 700, 700, causal, d**-0.5, *rest)
+            yield f"silu-{d}-{name}", ops.gdpa, gdpa_reference, (q, k, v, qo, qo, 700, 700, causal, "silu", d**-0.5, 1 / 700, *rest)
+        yield f"gelu-{d}-causal", ops.gdpa, gdpa_reference, (q, k, v, qo, qo, 700, 700, True, "gelu", d**-0.5, 1 / 700)
+        cross = randn(tokens, 4, d), randn(keys, 2, d), randn(keys, 2, d), qo, ko, 700, 600
+        for causal in (False, True):
+            yield f"softmax-{d}-cross-{causal}", ops.jagged_attention, softmax_reference, (*cross, causal, d**-0.5)
+            yield f"silu-{d}-cross-{causal}", ops.gdpa, gdpa_reference, (*cross, causal, "silu", d**-0.5, 1 / 600)
+        seeds = randn(64, 2, d), randn(keys, 2, d), randn(keys, 2, d), None, ko, 64, 600
+        yield f"softmax-{d}-seeds", ops.jagged_attention, softmax_reference, (*seeds, False, d**-0.5)
+        yield f"block-{d}", ops.block_attention, block_reference, (q, k, v, qo, True, d**-0.5, "half_split")
+
+
+ALL = CASES + list(wide_cases())
+
+
+def is_flash2(name):
+    """Where there is no kernel of ours for Hopper, libtorch's takes these; its d_q is a sum of atomics."""
+    return name.startswith(("softmax-64-", "softmax-128-")) and name.endswith(("full", "causal"))
+
+
+def is_table(a):
+    return a.dim() == 2
+
+
+def moved(args, kind):
+    """Activations in bfloat16 on the GPU, their values in float64 on the CPU, or in bfloat16 there; bias tables in
+    float32, float64 and bfloat16."""
+
+    def move(a):
+        if not torch.is_tensor(a):
+            return a
+        if not a.is_floating_point():
+            return a.cuda() if kind == "gpu" else a
+        low = a.detach() if is_table(a) else a.detach().bfloat16()
+        x = {"gpu": low.cuda, "exact": low.double, "low": low.bfloat16}[kind]()
+        return x.requires_grad_(a.requires_grad)
+
+    return [move(a) for a in args]
+
+
+def run(op, args, weight=None):
+    out = op(*args)
+    if weight is None:
+        weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).bfloat16()
+    inputs = [a for a in args if torch.is_tensor(a) and a.requires_grad]
+    return [out, *torch.autograd.grad(out, inputs, weight.to(out))], weight
+
+
+def by_row(x):
+    return x.detach().double().cpu().flatten(1) if len(x) else x.detach().double().cpu().reshape(0, 1)
+
+
+def step(x):
+    """One bfloat16 step at x."""
+    return torch.exp2(x.clamp_min(2.0**-126).log2().floor() - 7)
+
+
+@pytest.mark.parametrize("name,op,formula,args", ALL, ids=[c[0] for c in ALL])
+def test_a_row_is_at_most_twice_as_far_off_as_pytorchs(name, op, formula, args):
+    exact, weight = run(formula, moved(args, "exact"))
+    got, _ = run(op, moved(args, "gpu"), weight)
+    again, _ = run(op, moved(args, "gpu"), weight)
+    plain, _ = run(formula, moved(args, "low"), weight)
+    used = 0.0
+    for i, (g, a, p, e) in enumerate(zip(got, again, plain, exact)):
+        assert g.shape == e.shape and g.is_cuda
+        if torch.cuda.get_device_capability() == (9, 0) or not is_flash2(name):
+            assert torch.equal(g, a), f"tensor {i}: another run, other bits"
+        if e.numel() == 0:
+            continue
+        g, p, e = by_row(g), by_row(p), by_row(e)
+        error, theirs, size = (g - e).abs().amax(1), (p - e).abs().amax(1), e.abs().amax(1)
+        share = (error / (2 * theirs + step(size))).nan_to_num(float("inf"))
+        used = max(used, share.max().item())
+        worst = share.argmax().item()
+        assert share[worst] <= 1, (f"tensor {i}, row {worst}: error {error[worst]:.3g}, PyTorch's {theirs[worst]:.3g}, "
+                                   f"size {size[worst]:.3g}")
+    print(f"{name}: {100 * used:.0f} % of the tolerance")
+
+
+@pytest.mark.parametrize("d", [32, 64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_nan_stays_in_its_sequence(d, causal):
+    o = offsets(70, 65, 200, 0, 30).cuda()
+    first, last = 70, 135  # the second sequence
+    clean = torch.randn(365, 3, 2, d, device="cuda").bfloat16()
+    dirty = clean.clone()
+    dirty[first:last] = float("nan")
+    for call in (lambda q, k, v: ops.jagged_attention(q, k, v, o, o, 200, 200, causal, d**-0.5),
+                 lambda q, k, v: ops.jagged_attention(q, k, v, o, o, 200, 200, causal, d**-0.5, 20, 20),
+                 lambda q, k, v: ops.gdpa(q, k, v, o, o, 200, 200, causal, "silu", d**-0.5),
+                 lambda q, k, v: ops.block_attention(q, k, v, o, causal, d**-0.5)):
+        results = []
+        for x in (clean, dirty):
+            x = x.clone().requires_grad_()
+            y = call(*x.unbind(1))
+            results.append((y, torch.autograd.grad(y, x, torch.ones_like(y))[0]))
+        for a, b in zip(*results):
+            keep = torch.ones(len(a), dtype=torch.bool, device="cuda")
+            keep[first:last] = False
+            assert a[keep].isfinite().all()
+            torch.testing.assert_close(a[keep], b[keep], rtol=2.0**-7, atol=2.0**-7)  # FlashAttention-2 adds atomically
+
+
+def test_half_goes_like_bfloat16():
+    o = offsets(64, 3, 100).cuda()
+    q, k, v = (torch.randn(167, 2, 64, device="cuda").half().requires_grad_() for _ in range(3))
+    for y in (ops.jagged_attention(q, k, v, o, o, 100, 100, True, 0.125), ops.gdpa(q, k, v, o, o, 100, 100, True, "silu", 0.125),
+              ops.block_attention(q, k, v, o, True, 0.125)):
+        assert y.dtype == torch.float16
+        assert all(g.dtype == torch.float16 and g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
+
+
+def test_nothing_is_a_normal_number_of_tokens():
+    none, o = torch.empty(0, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True), offsets().cuda()
+    for y in (ops.jagged_attention(none, none, none, o, o, 0, 0, True, 1.0), ops.gdpa(none, none, none, o, o, 0, 0, True, "silu"),
+              ops.block_attention(none, none, none, o, True, 1.0)):
+        assert y.shape == (0, 2, 64)
+        assert torch.autograd.grad(y.sum(), none)[0].shape == (0, 2, 64)
+    seeds, table = torch.randn(3, 2, 64, device="cuda").bfloat16().requires_grad_(), torch.randn(2, 5, device="cuda").requires_grad_()
+    y = ops.jagged_attention(seeds, none, none, None, offsets(0, 0).cuda(), 3, 0, False, 1.0, -1, -1, table)
+    assert y.shape == (6, 2, 64) and not y.any()
+    assert not any(d.any() for d in torch.autograd.grad(y.sum(), (seeds, table)))
+
+
+X, O = torch.randn(3, 2, 8, device="cuda").bfloat16(), offsets(3).cuda()
+
+
+@pytest.mark.parametrize("call,message", [
+    (lambda: ops.jagged_attention(X.float(), X.float(), X.float(), O, O, 3, 3, True, 1.0), "bfloat16 or float16 is needed"),
+    (lambda: ops.gdpa(X, X, X.half(), O, O, 3, 3, True, "silu"), "must be of one type"),
+    (lambda: ops.jagged_attention(X, X, X, O.cpu(), O, 3, 3, True, 1.0), "q_offsets is on cpu, q on cuda"),
+    (lambda: ops.block_attention(X, X, X, O.cpu(), True, 1.0), "on cpu, q on cuda"),
+    (lambda: ops.gdpa(*(torch.randn(3, 1, 264, device="cuda").bfloat16(),) * 3, O, O, 3, 3, True, "silu"), "at most 256"),
+])
+def test_errors_name_what_is_wrong(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call()
