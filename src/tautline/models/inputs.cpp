@@ -10,6 +10,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/base/random.h"
+#include "tautline/ops/attention_order.h"
 
 namespace tautline::models {
 namespace {
@@ -57,6 +58,18 @@ void move_ids(Inputs& inputs, const HostIds& ids, const ModelConfig& model, at::
   }
 }
 
+/// For the kernels of all layers; block attention has no use for it, and the kernel that takes
+/// biases neither.
+at::Tensor attention_order(const Inputs& inputs, const BackboneConfig& b) {
+  if (inputs.offsets.is_cpu() || b.attention == BackboneConfig::Attention::kBlock ||
+      !b.attention_bias.empty())
+    return {};
+  return ops::attention_order(inputs.offsets, inputs.offsets, inputs.tokens, inputs.tokens,
+                              inputs.longest, inputs.longest, b.heads, b.heads, b.width / b.heads,
+                              b.causal, /*window_left=*/-1, /*window_right=*/-1,
+                              b.attention == BackboneConfig::Attention::kSoftmax);
+}
+
 /// Positions, times and the features' ids.
 HostIds begin_inputs(Inputs& inputs, const Sequences& s, const ModelConfig& model,
                      at::Device device) {
@@ -76,6 +89,7 @@ HostIds begin_inputs(Inputs& inputs, const Sequences& s, const ModelConfig& mode
     }
   }
   inputs.offsets = to_device(s.offsets, device);
+  inputs.order = attention_order(inputs, model.backbone);
   inputs.position = to_device(position, device);
   if (gaps) inputs.time_gap = to_device(gap, device);
   if (has_bias(model.backbone, BackboneConfig::AttentionBias::kTime)) {

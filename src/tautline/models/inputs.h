@@ -26,6 +26,7 @@ struct Inputs {
   int64_t most_tokens = 0;  // of any rank: how many targets a rank can have at most
   int64_t longest = 0;      // tokens of the longest sample
   at::Tensor offsets;       // [S + 1] int64
+  at::Tensor order;         // of attention's tiles, for all layers; undefined on the CPU
   at::Tensor sample;        // [T] int64: the sample's index in the step's fixed set; keys dropout
   at::Tensor position;      // [T] int64: place inside the sample
   at::Tensor time_gap;      // [T] int64 bucket; undefined where the model has no time gaps

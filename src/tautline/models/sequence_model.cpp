@@ -151,6 +151,7 @@ at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
   const std::vector<at::Tensor> p = qkv.unbind(1);
   ops::AttentionOptions options;
   options.causal = b.causal;
+  if (inputs.order.defined()) options.order = inputs.order;
   if (layer.position_bias.defined()) {
     const int64_t future = b.causal ? sample_length(config_) - 1 : 0;  // which nobody sees
     options.position_bias = at::constant_pad_nd(layer.position_bias, {future, 0});
