@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 ENVIRONMENT = $(shell scripts/environment)
 BIN = $(ENVIRONMENT)/bin
 
-.PHONY: setup build quickstart test test-fault core test-gpu format clean
+.PHONY: setup build quickstart test test-fault core test-gpu bench-attention format clean
 
 setup:
 	@scripts/setup
@@ -33,6 +33,13 @@ test-gpu: setup
 	@[[ -e build-cuda/build.ninja ]] || scripts/configure build-cuda cuda
 	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target test_gpu
 	@build-cuda/test_gpu
+
+# Attention beside its peers, where a GPU is. PEERS="--fa4 SITE --fa3 FOLDER --hstu FOLDER" names those outside PyTorch.
+bench-attention: setup
+	@[[ -e build-cuda/build.ninja ]] || scripts/configure build-cuda cuda
+	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target tautline_ops_shared
+	@PYTHONDONTWRITEBYTECODE=1 $(BIN)/python bench/attention --ops build-cuda/libtautline_ops.so \
+	    --json bench/results/attention.json --commit $$(git rev-parse --short HEAD) $(PEERS)
 
 # The main job: a seeded synthetic log (or LOG=ratings.csv), then training on 4 local ranks. USER, ITEM and TIME
 # name the columns; a shell has a USER of its own, so they count on make's command line alone.
