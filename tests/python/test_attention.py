@@ -104,6 +104,17 @@ def block_reference(q, k, v, o, causal, scale, layout="none", base=1e4, rotate_v
     return softmax_reference(q, k, v, b, b, 64, 64, causal, scale)
 
 
+def self_reference(qkv, position, base, o, longest, kind, scale, beta, causal, left=-1, right=-1, position_bias=None,
+                   time_bias=None, time=None):
+    q, k, v = qkv.unbind(1)
+    if position is not None:
+        q, k = turned(q, position, "half_split", base), turned(k, position, "half_split", base)
+    rest = (left, right, position_bias, time_bias, time, time)
+    if kind == "softmax":
+        return softmax_reference(q, k, v, o, o, longest, longest, causal, scale, *rest)
+    return gdpa_reference(q, k, v, o, o, longest, longest, causal, kind, scale, beta, *rest)
+
+
 def shapes():
     """(name, q, k, v, q_offsets, k_offsets): self with packed views, cross with grouped heads, broadcast queries."""
     o = offsets(0, 1, 15, 17, 0, 40)
@@ -131,6 +142,14 @@ def cases():
             yield (f"silu-{tail}", ops.gdpa, gdpa_reference, (*common, causal, "silu", d**-0.5, 0.1, *rest))
         for f in ACTIVATIONS:
             yield f"{f}-{name}", ops.gdpa, gdpa_reference, (*common, True, f, d**-0.5, 0.1, -1, -1, *own)
+    o = offsets(0, 1, 15, 17, 0, 40)
+    position = torch.cat([torch.arange(n) for n in o.diff().tolist()])
+    time = torch.randint(0, 1 << 20, (73,), generator=torch.Generator().manual_seed(4))
+    for kind in ("softmax", "silu"):
+        for name, turn, rest in (("", None, (False,)), ("rope", position, (True,)),
+                                 ("bias", position, (True, -1, -1, randn(2, 41), randn(1, 30), time))):
+            yield (f"self-{kind}-{name}", ops.self_attention, self_reference,
+                   (randn(73, 3, 2, 32), turn, 1e4, o, 40, kind, 0.2, 0.1, *rest))
     o = offsets(0, 1, 63, 64, 65, 0, 200)
     for causal in (False, True):
         for layout in ("none", "half_split", "interleaved"):
@@ -190,7 +209,8 @@ def test_bits_do_not_depend_on_threads_or_runs():
 
 OPCHECK = [c for c in CASES if c[0] in (
     "softmax-self-True-0-False", "softmax-grouped-True-6-False", "softmax-broadcast-True-6-True",
-    "silu-broadcast-False-6-False", "gelu-self", "block-True-interleaved-True")]
+    "silu-broadcast-False-6-False", "gelu-self", "block-True-interleaved-True",
+    "self-softmax-", "self-softmax-bias", "self-silu-rope")]
 
 
 @pytest.mark.parametrize("name,op,formula,args", OPCHECK, ids=[c[0] for c in OPCHECK])
@@ -202,6 +222,16 @@ def test_the_short_form_of_before():
     o, (q, k, v) = offsets(3, 4), (randn(7, 2, 16) for _ in range(3))
     got = ops.jagged_attention(q, k, v, o, o, 4, 4, True, 0.5)
     assert torch.equal(got, ops.jagged_attention(q, k, v, o, o, 4, 4, True, 0.5, -1, 0))
+
+
+def test_a_packed_projection_is_its_three_parts():
+    """The same bits as rope, unbind and jagged_attention, gradients too."""
+    o, x = offsets(3, 0, 90, 40), randn(133, 3, 2, 32)
+    position = torch.cat([torch.arange(n) for n in o.diff().tolist()])
+    whole = ops.self_attention(x, position, 1e4, o, 90, "softmax", 0.2, 1.0, True)
+    parts = ops.jagged_attention(*ops.rope(x, position, 1e4).unbind(1), o, o, 90, 90, True, 0.2)
+    assert torch.equal(whole, parts)
+    assert torch.equal(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (whole, parts)))
 
 
 def test_bfloat16_keeps_its_type():

@@ -140,15 +140,13 @@ at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
   const bool rope =
       std::count(b.position.begin(), b.position.end(), BackboneConfig::Position::kRope) > 0;
   const double scale = 1 / std::sqrt(static_cast<double>(d));
-  at::Tensor qkv = apply(layer.qkv, x).view({inputs.tokens, 3, b.heads, d});
+  const at::Tensor qkv = apply(layer.qkv, x).view({inputs.tokens, 3, b.heads, d});
   if (b.attention == BackboneConfig::Attention::kBlock) {  // turns q and k itself
     const std::vector<at::Tensor> p = qkv.unbind(1);
     return ops::block_attention(p[0], p[1], p[2], inputs.offsets, b.causal, scale,
                                 rope ? "half_split" : "none", b.rope_base)
         .reshape({inputs.tokens, b.width});
   }
-  if (rope) qkv = ops::rope(qkv, inputs.position, b.rope_base);
-  const std::vector<at::Tensor> p = qkv.unbind(1);
   ops::AttentionOptions options;
   options.causal = b.causal;
   if (inputs.order.defined()) options.order = inputs.order;
@@ -160,14 +158,15 @@ at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
     options.time_bias = layer.time_bias;
     options.q_time = options.k_time = inputs.time;
   }
-  if (b.attention == BackboneConfig::Attention::kSoftmax) {
-    return ops::jagged_attention(p[0], p[1], p[2], inputs.offsets, inputs.offsets, inputs.longest,
-                                 inputs.longest, scale, options)
-        .reshape({inputs.tokens, b.width});
-  }
-  const char* activation = b.attention == BackboneConfig::Attention::kSilu ? "silu" : "gelu";
-  return ops::gdpa(p[0], p[1], p[2], inputs.offsets, inputs.offsets, inputs.longest, inputs.longest,
-                   activation, scale, 1 / static_cast<double>(sample_length(config_)), options)
+  const auto kind = [&] {
+    if (b.attention == BackboneConfig::Attention::kSoftmax) return "softmax";
+    return b.attention == BackboneConfig::Attention::kSilu ? "silu" : "gelu";
+  };
+  const bool softmax = b.attention == BackboneConfig::Attention::kSoftmax;
+  const ops::OptionalTensor position = rope ? ops::OptionalTensor(inputs.position) : std::nullopt;
+  return ops::self_attention(qkv, position, b.rope_base, inputs.offsets, inputs.longest, kind(),
+                             scale, softmax ? 1 : 1 / static_cast<double>(sample_length(config_)),
+                             options)
       .reshape({inputs.tokens, b.width});
 }
 

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/attention_compute.h"
 #include "tautline/ops/attention_dispatch.h"
 
 namespace tautline::ops {
@@ -23,17 +24,11 @@ bool uses_flash(const kernels::JaggedAttention& p, const Tensor& q) {
   return forward_choice(p, /*softmax=*/true, capability_of(q)).kernel == AttentionKernel::kFlash2;
 }
 
-/// (o, lse [H, rows])
-Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                       const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
-                       int64_t max_k, bool causal, double scale, int64_t window_left,
-                       int64_t window_right, const OptionalTensor& position_bias,
-                       const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                       const OptionalTensor& k_time, const OptionalTensor& order) {
-  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
-                             max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time, order};
+}  // namespace
+
+std::tuple<Tensor, Tensor> compute_attention(const AttentionArguments& a, double scale) {
   check(a, scale);
+  const Tensor& q = a.q;
   const AttentionTensors tensors(a);
   kernels::JaggedAttention p;
   tensors.fill(p);
@@ -52,6 +47,43 @@ Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
   return {o.to(q.scalar_type()), lse};
 }
 
+AttentionGradients compute_attention_backward(const AttentionArguments& a, const Tensor& d_o,
+                                              const Tensor& o, const Tensor& lse, double scale,
+                                              const GradientViews& into) {
+  const Tensor& q = a.q;
+  const AttentionTensors tensors(a);
+  kernels::JaggedAttention p;
+  tensors.fill(p);
+  p.scale = scale;
+  if (!q.is_cpu() && uses_flash(p, q)) return placed(flash_backward(a, d_o, o, lse, scale), into);
+  const Tensor fo = heads_readable(o);
+  p.o = heads_view(fo);
+  p.lse = const_cast<float*>(lse.const_data_ptr<float>());
+  AttentionGradientTensors gradients(a, d_o, p, into);
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::jagged_attention_backward_cpu(p, i, j); });
+  } else {
+    attention_backward_cuda(p, a);
+  }
+  return gradients.finish();
+}
+
+namespace {
+
+/// (o, lse [H, rows])
+Pair attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                       int64_t max_k, bool causal, double scale, int64_t window_left,
+                       int64_t window_right, const OptionalTensor& position_bias,
+                       const OptionalTensor& time_bias, const OptionalTensor& q_time,
+                       const OptionalTensor& k_time, const OptionalTensor& order) {
+  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
+                             max_k,  causal, window_left, window_right, position_bias, time_bias,
+                             q_time, k_time, order};
+  return compute_attention(a, scale);
+}
+
 AttentionGradients attention_backward(const Tensor& d_o, const Tensor& o, const Tensor& lse,
                                       const Tensor& q, const Tensor& k, const Tensor& v,
                                       const OptionalTensor& q_offsets, const Tensor& k_offsets,
@@ -63,22 +95,7 @@ AttentionGradients attention_backward(const Tensor& d_o, const Tensor& o, const 
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
                              q_time, k_time, order};
-  const AttentionTensors tensors(a);
-  kernels::JaggedAttention p;
-  tensors.fill(p);
-  p.scale = scale;
-  if (!q.is_cpu() && uses_flash(p, q)) return flash_backward(a, d_o, o, lse, scale);
-  const Tensor fo = heads_readable(o);
-  p.o = heads_view(fo);
-  p.lse = const_cast<float*>(lse.const_data_ptr<float>());
-  AttentionGradientTensors gradients(a, d_o, p);
-  if (q.is_cpu()) {
-    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
-             [&](int64_t i, int64_t j) { kernels::jagged_attention_backward_cpu(p, i, j); });
-  } else {
-    attention_backward_cuda(p, a);
-  }
-  return gradients.finish();
+  return compute_attention_backward(a, d_o, o, lse, scale);
 }
 
 Pair forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,

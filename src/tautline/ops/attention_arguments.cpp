@@ -170,12 +170,20 @@ void AttentionTensors::fill(kernels::AttentionProblem& p) const {
 }
 
 AttentionGradientTensors::AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
-                                                   kernels::AttentionProblem& p)
-    : a_(a), p_(p), d_o_(d_o.is_cpu() ? heads_readable(d_o) : d_o.contiguous()) {
+                                                   kernels::AttentionProblem& p,
+                                                   const GradientViews& into)
+    : a_(a), p_(p), into_(into), d_o_(d_o.is_cpu() ? heads_readable(d_o) : d_o.contiguous()) {
   const auto options = float_like(a.q);
-  d_q_ = at::empty({p.rows, p.heads, p.head_dim}, a.q_offsets ? result_options(a.q) : options);
-  d_k_ = at::empty(a.k.sizes(), result_options(a.k));
-  d_v_ = at::empty(a.v.sizes(), result_options(a.v));
+  // Straight into their places where the kernel writes the places' type.
+  const auto tensor = [](const Tensor& place, at::IntArrayRef sizes,
+                         const at::TensorOptions& kind) {
+    return place.defined() && place.scalar_type() == c10::typeMetaToScalarType(kind.dtype())
+               ? place
+               : at::empty(sizes, kind);
+  };
+  d_q_ = tensor(into.q, {p.rows, p.heads, p.head_dim}, a.q_offsets ? result_options(a.q) : options);
+  d_k_ = tensor(into.k, a.k.sizes(), result_options(a.k));
+  d_v_ = tensor(into.v, a.v.sizes(), result_options(a.v));
   p.d_o = heads_view(d_o_);
   p.d_q = heads_view(d_q_);
   p.d_k = heads_view(d_k_);
@@ -221,8 +229,19 @@ AttentionGradients AttentionGradientTensors::finish() {
   const auto as = [](const Tensor& x, const OptionalTensor& argument) {
     return argument ? x.to(argument->scalar_type()) : x;
   };
-  return {as(d_q, a_.q), as(d_k_, a_.k), as(d_v_, a_.v), as(d_position_, a_.position_bias),
-          as(d_time_, a_.time_bias)};
+  return placed({as(d_q, a_.q), as(d_k_, a_.k), as(d_v_, a_.v), as(d_position_, a_.position_bias),
+                 as(d_time_, a_.time_bias)},
+                into_);
+}
+
+AttentionGradients placed(const AttentionGradients& gradients, const GradientViews& into) {
+  if (!into.q.defined()) return gradients;
+  const auto& [d_q, d_k, d_v, d_position, d_time] = gradients;
+  const auto put = [](const Tensor& value, const Tensor& place) {
+    if (!value.is_same(place)) place.copy_(value);
+    return place;
+  };
+  return {put(d_q, into.q), put(d_k, into.k), put(d_v, into.v), d_position, d_time};
 }
 
 AttentionGradients gradients_meta(const AttentionArguments& a) {

@@ -49,12 +49,20 @@ class AttentionTensors {
   Tensor q_, k_, v_, q_offsets_, k_offsets_, position_, time_, q_time_, k_time_;
 };
 
+/// Where a backward is to write the gradients of q, k and v (views of one tensor, say); undefined:
+/// into tensors of its own.
+struct GradientViews {
+  Tensor q, k, v;
+};
+/// The gradients where `into` wants them, if it does.
+AttentionGradients placed(const AttentionGradients& gradients, const GradientViews& into);
+
 /// A gradient's tensors, from before the kernel to after it.
 class AttentionGradientTensors {
  public:
   /// Allocates them and the partial sums, and points `p` at them.
   AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
-                           kernels::AttentionProblem& p);
+                           kernels::AttentionProblem& p, const GradientViews& into);
   /// Sums over sequences, in their order; in the arguments' types.
   AttentionGradients finish();
 
@@ -63,6 +71,7 @@ class AttentionGradientTensors {
   Tensor summed_over_sequences() const;
   const AttentionArguments& a_;
   kernels::AttentionProblem& p_;
+  GradientViews into_;
   Tensor d_o_, d_q_, d_k_, d_v_, d_position_, d_time_, position_partial_, time_partial_;
 };
 

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/attention_compute.h"
 #include "tautline/ops/attention_dispatch.h"
 
 namespace tautline::ops {
@@ -39,16 +40,11 @@ void check(const AttentionArguments& a, double alpha, double beta) {
     throw user_error(kName, ": alpha ", alpha, " and beta ", beta, " are not both finite");
 }
 
-Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                    const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
-                    int64_t max_k, bool causal, c10::string_view activation, double alpha,
-                    double beta, int64_t window_left, int64_t window_right,
-                    const OptionalTensor& position_bias, const OptionalTensor& time_bias,
-                    const OptionalTensor& q_time, const OptionalTensor& k_time,
-                    const OptionalTensor& order) {
-  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
-                             max_k,  causal, window_left, window_right, position_bias, time_bias,
-                             q_time, k_time, order};
+}  // namespace
+
+Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, double alpha,
+                    double beta) {
+  const Tensor& q = a.q;
   check(a, alpha, beta);
   const AttentionTensors tensors(a);
   kernels::Gdpa p;
@@ -67,6 +63,41 @@ Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
   return o.to(q.scalar_type());
 }
 
+AttentionGradients compute_gdpa_backward(const AttentionArguments& a, const Tensor& d_o,
+                                         std::string_view activation, double alpha, double beta,
+                                         const GradientViews& into) {
+  const Tensor& q = a.q;
+  const AttentionTensors tensors(a);
+  kernels::Gdpa p;
+  tensors.fill(p);
+  p.activation = activation_of(activation);
+  p.alpha = alpha;
+  p.beta = beta;
+  AttentionGradientTensors gradients(a, d_o, p, into);
+  if (q.is_cpu()) {
+    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
+             [&](int64_t i, int64_t j) { kernels::gdpa_backward_cpu(p, i, j); });
+  } else {
+    gdpa_backward_cuda(p, a);
+  }
+  return gradients.finish();
+}
+
+namespace {
+
+Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                    const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
+                    int64_t max_k, bool causal, c10::string_view activation, double alpha,
+                    double beta, int64_t window_left, int64_t window_right,
+                    const OptionalTensor& position_bias, const OptionalTensor& time_bias,
+                    const OptionalTensor& q_time, const OptionalTensor& k_time,
+                    const OptionalTensor& order) {
+  const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
+                             max_k,  causal, window_left, window_right, position_bias, time_bias,
+                             q_time, k_time, order};
+  return compute_gdpa(a, activation, alpha, beta);
+}
+
 AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const OptionalTensor& q_offsets,
                                  const Tensor& k_offsets, int64_t max_q, int64_t max_k, bool causal,
@@ -78,20 +109,7 @@ AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tenso
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
                              q_time, k_time, order};
-  const AttentionTensors tensors(a);
-  kernels::Gdpa p;
-  tensors.fill(p);
-  p.activation = activation_of(activation);
-  p.alpha = alpha;
-  p.beta = beta;
-  AttentionGradientTensors gradients(a, d_o, p);
-  if (q.is_cpu()) {
-    parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
-             [&](int64_t i, int64_t j) { kernels::gdpa_backward_cpu(p, i, j); });
-  } else {
-    gdpa_backward_cuda(p, a);
-  }
-  return gradients.finish();
+  return compute_gdpa_backward(a, d_o, activation, alpha, beta);
 }
 
 Tensor forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -52,6 +52,14 @@ Tensor gdpa(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTen
             const Tensor& k_offsets, int64_t max_q, int64_t max_k, std::string_view activation,
             double alpha, double beta, const AttentionOptions& options);
 
+/// Attention of a packed projection on itself: qkv [T, 3, H, D] -> [T, H, D]. q and k turn by
+/// `position` [T] as rope() does, where given; then jagged_attention (kind "softmax") or gdpa with
+/// alpha = scale (kind: its activation). Nothing is copied between the projection and the kernels, nor
+/// between the kernels and the projection's gradient. options.k_time is q_time.
+Tensor self_attention(const Tensor& qkv, const OptionalTensor& position, double rope_base,
+                      const Tensor& offsets, int64_t longest, std::string_view kind, double scale,
+                      double beta, const AttentionOptions& options);
+
 /// Softmax attention inside blocks of 64 tokens from each sequence's start. q [T, H, D], k, v [T,
 /// G, D], offsets [B + 1]. rope: none, half_split or interleaved: q and k (and v where
 /// rotate_values) are turned by their place in the sequence as they are loaded. -> [T, H, D]

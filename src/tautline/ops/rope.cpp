@@ -6,37 +6,51 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/ops.h"
+#include "tautline/ops/rope.h"
 #include "tautline/ops/support.h"
 
 namespace tautline::ops {
-namespace {
+namespace {}  // namespace
 
-Tensor rotate(const Tensor& qkv, const Tensor& position, double base, bool backward) {
-  if (qkv.dim() != 4 || qkv.size(1) != 3 || qkv.size(3) % 2 != 0)
-    throw user_error("rope: qkv ", qkv.sizes(), " is not [T, 3, H, D] with an even D");
-  if (position.dim() != 1 || position.size(0) != qkv.size(0))
-    throw user_error("rope: ", position.sizes(), " positions for ", qkv.size(0), " tokens");
-  const Tensor in = readable(qkv), positions = int64_vector(position, qkv, "position");
-  Tensor out = at::empty(in.sizes(), in.options());
+void turn_heads(const Tensor& in, const Tensor& out, const Tensor& position, double base,
+                bool backward) {
   kernels::Rope p;
   p.in = in.const_data_ptr();
   p.out = out.mutable_data_ptr();
-  p.position = positions.const_data_ptr<int64_t>();
-  p.tokens = qkv.size(0);
-  p.heads = qkv.size(2);
-  p.head_dim = qkv.size(3);
-  p.in_token = p.out_token = 3 * p.heads * p.head_dim;
+  p.in_token = in.stride(0);
+  p.out_token = out.stride(0);
+  p.with_v = out.size(1) == 3;
+  p.position = position.const_data_ptr<int64_t>();
+  p.tokens = in.size(0);
+  p.heads = in.size(2);
+  p.head_dim = in.size(3);
   p.base = base;
   p.backward = backward;
   p.element = element_of(in);
-  p.stream = stream_of(qkv);
-  if (qkv.numel() == 0) return out.to(qkv.scalar_type());
-  if (qkv.is_cpu()) {
+  p.stream = stream_of(in);
+  if (in.numel() == 0) return;
+  if (in.is_cpu()) {
     // A range keeps a table of angles, so ranges are long.
     parallel(p.tokens, 64, [&](int64_t i, int64_t j) { kernels::rope_cpu(p, i, j); });
   } else {
     if constexpr (kCudaBuild) kernels::rope_cuda(p);
   }
+}
+
+void check_rope(const Tensor& qkv, const Tensor& position, std::string_view name) {
+  if (qkv.dim() != 4 || qkv.size(1) != 3 || qkv.size(3) % 2 != 0)
+    throw user_error(name, ": qkv ", qkv.sizes(), " is not [T, 3, H, D] with an even D");
+  if (position.dim() != 1 || position.size(0) != qkv.size(0))
+    throw user_error(name, ": ", position.sizes(), " positions for ", qkv.size(0), " tokens");
+}
+
+namespace {
+
+Tensor rotate(const Tensor& qkv, const Tensor& position, double base, bool backward) {
+  check_rope(qkv, position, "rope");
+  const Tensor in = readable(qkv), positions = int64_vector(position, qkv, "position");
+  Tensor out = at::empty(in.sizes(), in.options());
+  turn_heads(in, out, positions, base, backward);
   return out.to(qkv.scalar_type());
 }
 
