@@ -1,6 +1,6 @@
 // Softmax attention forward for Hopper, the first rung: one producer thread loads tiles with TMA, two
 // consumer warpgroups multiply them with wgmma; the product of the next keys runs while this one's
-// scores become probabilities. Persistent CTAs walk the tiles that kernels/attention_schedule.h deals.
+// scores become probabilities. Persistent CTAs walk the tiles that the host deals.
 //
 // Tiles may read past a sequence's end into the next one: those scores are masked, so their values
 // meet probabilities of exactly 0. (A NaN or infinity in another sample's v would still show.)

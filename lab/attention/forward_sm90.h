@@ -6,9 +6,13 @@
 
 #include <cuda_runtime.h>
 
-#include "tautline/kernels/attention_schedule.h"
-
 namespace tautline::kernels {
+
+/// CTA c computes tiles [starts[c], starts[c + 1]), which the host dealt by falling work, zigzag.
+struct AttentionTile {
+  int32_t sequence, head;
+  int32_t tile;  // queries [128 * tile, ...) of the sequence
+};
 
 struct Sm90Forward {
   void *q, *k, *v, *o;

@@ -1,0 +1,137 @@
+// What becomes of a warpgroup's scores between the two products of the Hopper forward: weights of
+// softmax, kept in step with a running maximum and sum, or an activation of each score alone.
+//
+// A thread holds scores s[4j + 2i + c] of rows l / 4 + 8i and columns 8j + 2(l mod 4) + c, l its lane.
+#pragma once
+
+#include <cmath>
+
+#include "tautline/kernels/gdpa.h"
+#include "tautline/kernels/hopper.cuh"
+
+namespace tautline::kernels::sm90 {
+
+/// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m trails the row's true
+/// maximum by at most kSlack, so that output and sum are seldom rescaled (FlashAttention-4's idea);
+/// their ratio is exact whatever m is.
+struct Softmax {
+  static constexpr bool kMaskTail = true, kRescales = true;
+  static constexpr int kActivation = -1;
+  static constexpr float kSlack = 8;
+  float top[2], sum[2];  // m; the sum of this thread's columns
+  float to_log2;
+
+  __device__ void begin(float scale) {
+    to_log2 = scale;
+    top[0] = top[1] = -INFINITY;
+    sum[0] = sum[1] = 0;
+  }
+  /// Scores become weights; true where rows so far must be multiplied by `factor`.
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2]) {
+    float most[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < kCount; j += 4) {
+      most[0] = fmaxf(most[0], fmaxf(s[j], s[j + 1]));
+      most[1] = fmaxf(most[1], fmaxf(s[j + 2], s[j + 3]));
+    }
+    bool grew = false;
+    float shift[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
+      most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
+      most[i] *= to_log2;
+      factor[i] = 1;
+      if (most[i] > top[i] + kSlack || (top[i] == -INFINITY && most[i] > top[i])) {
+        factor[i] = hopper::exp2_fast(top[i] - most[i]);
+        top[i] = most[i];
+        grew = true;
+      }
+      shift[i] = top[i] == -INFINITY ? 0 : top[i];
+    }
+    grew = __any_sync(0xffffffffu, grew);
+    if (grew) sum[0] *= factor[0], sum[1] *= factor[1];
+    float more[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = j / 2 % 2;
+      s[j] = hopper::exp2_fast(fmaf(s[j], to_log2, -shift[i]));
+      more[i] += s[j];
+    }
+    sum[0] += more[0];
+    sum[1] += more[1];
+    return grew;
+  }
+  /// What the row's output is multiplied by, after this; and its log-sum-exp.
+  __device__ __forceinline__ void finish(float (&factor)[2], float (&lse)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+      factor[i] = sum[i] > 0 ? 1 / sum[i] : 0;
+      lse[i] = sum[i] > 0 ? (top[i] + log2f(sum[i])) * 0.69314718056f : -INFINITY;
+    }
+  }
+};
+
+/// f(s) for one score. kFast takes tanh.approx.f32 where there is a choice.
+template <ScoreActivation kF, bool kFast>
+__device__ __forceinline__ float activate(float s) {
+  using enum ScoreActivation;
+  using namespace hopper;
+  if constexpr (kF == kIdentity) return s;
+  if constexpr (kF == kRelu) return fmaxf(s, 0);
+  if constexpr (kF == kSquaredRelu) {
+    const float r = fmaxf(s, 0);
+    return r * r;
+  }
+  if constexpr (kF == kLeakyRelu) return fmaxf(s, 0.01f * s);
+  if constexpr (kF == kHardSwish) return s * __saturatef(fmaf(s, 1.f / 6, 0.5f));
+  if constexpr (kF == kSilu) {
+    if constexpr (kFast) {
+      const float h = 0.5f * s;
+      return fmaf(h, tanh_fast(h), h);
+    }
+    return s * reciprocal_fast(1 + exp2_fast(-1.44269504089f * s));
+  }
+  if constexpr (kF == kGeluTanh) {
+    constexpr float kA = 0.79788456080f, kB = 0.79788456080f * 0.044715f;
+    const float u = s * fmaf(s * s, kB, kA);
+    if constexpr (kFast) {
+      const float h = 0.5f * s;
+      return fmaf(h, tanh_fast(u), h);
+    }
+    return s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
+  }
+  if constexpr (kF == kGelu) {
+    // 1 - erf(x) = t (a1 + a2 t + ...) exp(-x^2), t = 1 / (1 + p x), off by 1.5e-7 at most
+    // (Abramowitz and Stegun 7.1.26); x = |s| / sqrt(2).
+    const float x = fabsf(s) * 0.70710678119f;
+    const float t = reciprocal_fast(fmaf(0.3275911f, x, 1));
+    float poly = fmaf(t, 1.061405429f, -1.453152027f);
+    poly = fmaf(poly, t, 1.421413741f);
+    poly = fmaf(poly, t, -0.284496736f);
+    poly = fmaf(poly, t, 0.254829592f) * t;
+    const float tail = 0.5f * poly * exp2_fast(-1.44269504089f * x * x);
+    return s * (s < 0 ? tail : 1 - tail);
+  }
+}
+
+/// Scores of masked keys are 0 here, and so are their weights: f(0) = 0.
+template <ScoreActivation kF, bool kFast>
+struct Pointwise {
+  static constexpr bool kMaskTail = false, kRescales = false;
+  static constexpr int kActivation = static_cast<int>(kF);
+  float alpha;
+
+  __device__ void begin(float scale) { alpha = scale; }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) s[j] = activate<kF, kFast>(alpha * s[j]);
+    return false;
+  }
+};
+
+}  // namespace tautline::kernels::sm90
