@@ -254,7 +254,10 @@ void run_as(const Case& c, const Variant& v, bool verify) {
   for (int kind = 0; kind < (verify ? 1 : in_order ? 3 : 2); ++kind) {
     const Order order = order_of(c, v, kind);
     const AttentionOrder on_device{device(order.tiles), device(std::vector<int32_t>{order.count})};
-    const auto go = [&] { v.launch(p, on_device, scale, beta, lse); };
+    sm90::ScoreNumbers numbers;
+    numbers.scale = static_cast<float>(scale);
+    numbers.finish = static_cast<float>(beta);
+    const auto go = [&] { v.launch({p, on_device, numbers, lse}); };
     go();
     CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());

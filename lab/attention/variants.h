@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tautline/kernels/attention_order.h"
-#include "tautline/kernels/attention_problem.h"
+#include "tautline/kernels/attention_forward_launch_sm90.h"
 
 struct Variant {
   std::string name;
@@ -14,8 +13,7 @@ struct Variant {
   int activation;
   bool half;
   int tile, queries, keys;  // queries of an order's tile and of a pass, keys of a block
-  void (*launch)(const tautline::kernels::AttentionProblem&,
-                 const tautline::kernels::AttentionOrder&, double scale, double finish, float* lse);
+  void (*launch)(const tautline::kernels::sm90::Forward&);
 };
 inline std::vector<Variant>& variants() {
   static std::vector<Variant> all;

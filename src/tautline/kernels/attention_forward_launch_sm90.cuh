@@ -1,8 +1,9 @@
-// From a problem to a launch of attention_forward_sm90.cuh.
+// Launches attention_forward_sm90.cuh.
 #pragma once
 
 #include <algorithm>
 
+#include "tautline/kernels/attention_forward_launch_sm90.h"
 #include "tautline/kernels/attention_forward_sm90.cuh"
 #include "tautline/kernels/hopper_map.h"
 #include "tautline/kernels/launch.cuh"
@@ -15,34 +16,53 @@ inline int32_t bound_of(int64_t bound) {
   return bound < 0 || bound > kFar ? -1 : static_cast<int32_t>(bound);
 }
 
+/// What was fastest on the shapes of shared/GPU.md; lab/attention/README.md has the rest.
+template <class E, int kDim, class Score>
+using ForwardChoice = std::conditional_t<kDim == 128, ForwardConfig<E, 128, 64, 3, 2, true, Score>,
+                                         ForwardConfig<E, 64, 64, 4, 2, true, Score>>;
+
 template <class C>
-void launch_forward(const AttentionProblem& p, const AttentionOrder& order, double scale,
-                    double finish, float* lse) {
+void launch_forward(const Forward& f) {
+  const AttentionProblem& p = f.p;
   ForwardArguments a;
   const bool seeds = p.q_offsets == nullptr;
   const int64_t q_tokens = seeds ? p.max_q : p.rows;
   a.q = hopper::tensor_map(p.q, p.element, q_tokens, p.heads, C::kDim, kRows);
   a.k = hopper::tensor_map(p.k, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
   a.v = hopper::tensor_map(p.v, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
-  a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, C::kDim, 16);
-  a.lse = lse;
+  a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, C::kDim, kWarpRows);
+  a.lse = f.lse;
   a.q_offsets = p.q_offsets;
   a.k_offsets = p.k_offsets;
-  a.order = order;
+  a.order = f.order;
   a.rows = p.rows;
   a.heads = static_cast<int32_t>(p.heads);
   a.group = static_cast<int32_t>(p.heads / p.kv_heads);
   a.seeds = seeds ? static_cast<int32_t>(p.max_q) : 0;
   a.left = bound_of(p.window.left);
   a.right = bound_of(p.window.right);
-  a.scale = static_cast<float>(scale);
-  a.finish = static_cast<float>(finish);
+  a.numbers = f.numbers;
   auto* kernel = attention_forward<C>;
   constexpr int kBytes = sizeof(typename C::Shared) + 1024;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
              "shared memory of the attention forward");
   kernel<<<multiprocessors(), C::kThreads, kBytes, stream_of(p.stream)>>>(a);
   check_launch("attention forward");
+}
+
+template <class C>
+void launch_as_ordered(const Forward& f) {
+  static_assert(C::kTile == kForwardTile<C::kDim>);
+  launch_forward<C>(f);
+}
+
+template <class Score>
+void forward_with(const Forward& f) {
+  const bool half = f.p.element == Element::kFloat16, wide = f.p.head_dim == 128;
+  if (half && wide) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
+  if (half) return launch_as_ordered<ForwardChoice<__half, 64, Score>>(f);
+  if (wide) return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
+  launch_as_ordered<ForwardChoice<__nv_bfloat16, 64, Score>>(f);
 }
 
 }  // namespace tautline::kernels::sm90

@@ -13,13 +13,15 @@
 // are never read, and stores of partial tiles are clipped.
 #pragma once
 
+#include <type_traits>
+
 #include "tautline/kernels/attention_order.h"
 #include "tautline/kernels/attention_score_sm90.cuh"
 #include "tautline/kernels/hopper.cuh"
 
 namespace tautline::kernels::sm90 {
 
-constexpr int kRows = 64;  // of a warpgroup
+constexpr int kRows = 64, kWarpRows = 16;  // of a warpgroup, of its warps
 
 struct ForwardArguments {
   CUtensorMap q, k, v, o;
@@ -29,8 +31,7 @@ struct ForwardArguments {
   int64_t rows;
   int32_t heads, group, seeds;  // group: query heads of a key/value head
   int32_t left, right;
-  float scale;   // of scores (with log2(e) for softmax)
-  float finish;  // of outputs
+  ScoreNumbers numbers;
 };
 
 /// What the producer tells the warpgroups of a pass.
@@ -58,7 +59,7 @@ __device__ __forceinline__ Keys keys_of(const ForwardArguments& p, int32_t diago
 }
 
 template <class E, int kD, int kN, int kG, int kP, bool kOver, class S,
-          bool kCut = kN == 128 && kG == 2>
+          bool kCut = kN == 128 && kG == 2, bool kQ = false>
 struct ForwardConfig {
   using Element = E;
   using Score = S;
@@ -66,11 +67,10 @@ struct ForwardConfig {
   static constexpr bool kOverlap = kOver;  // the next scores under this block's weights
   static constexpr int kTile = kRows * kG * kP;
   static_assert(kP == 1 || kP == 2);
-  static constexpr bool kRescales = S::kRescales;
-  static constexpr int kActivation = S::kActivation;
+  static constexpr bool kQueriesInRegisters = kQ;
   static constexpr int kThreads = 128 * (kG + 1), kQueries = kRows * kG, kHalves = kD / 64;
-  static constexpr int kConsumerRegisters = kG == 2 ? 240 : kG == 3 ? 160 : 112;
-  static constexpr int kProducerRegisters = kG == 3 ? 32 : 24;
+  static constexpr int kConsumerRegisters = kG == 2 ? 232 : kG == 3 ? 160 : 112;
+  static constexpr int kProducerRegisters = kG == 2 ? 40 : kG == 3 ? 32 : 24;
   static constexpr int kTail = kCut ? kN / 2 : kN;  // a last block of at most so many keys is cut
   static constexpr int kQBytes = kRows * kD * 2, kBlockBytes = kN * kD * 2;
   static constexpr int kRoom = 227 * 1024 - 2048;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   const int32_t ctas = gridDim.x, cta = blockIdx.x;
   const int64_t items = int64_t{*p.order.count} * p.heads;
   const auto item_of = [&](int64_t round) {
-    const int64_t i = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
+    const int64_t i = order_item(round, cta, ctas);
     if (i >= items) return Item{-1, 0, 0};
     const int64_t tile = i / p.heads;
     const auto at = reinterpret_cast<const int2*>(p.order.tiles)[tile];
@@ -232,9 +232,9 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
   using E = typename C::Element;
   constexpr int kN = C::kKeys, kD = C::kDim, kStages = C::kStages;
   const int thread = threadIdx.x % 128, lane = thread % 32;
-  const int my_row = thread / 32 * 16 + lane / 4, my_column = lane % 4 * 2;
+  const int my_row = thread / 32 * kWarpRows + lane / 4, my_column = lane % 4 * 2;
   float scores[kN / 2], out[kD / 2];
-  uint32_t weights[kN / 4];
+  uint32_t weights[kN / 4], queries[C::kQueriesInRegisters ? kD / 4 : 4];
   typename C::Score score;
   Cursor<C::kQStages> at_q;
   Cursor<kStages> at_k, at_v;
@@ -286,9 +286,13 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       hold(x);
       wgmma_fence();
 #pragma unroll
-      for (int d = 0; d < kD / 16; ++d)
-        mma_shared<E, W>(q_tile + (d / 4 * kRows * 128 + d % 4 * 32) / 16,
-                         k_tile + (d / 4 * kN * 128 + d % 4 * 32) / 16, x, d > 0);
+      for (int d = 0; d < kD / 16; ++d) {
+        const uint64_t k_part = k_tile + (d / 4 * kN * 128 + d % 4 * 32) / 16;
+        if constexpr (C::kQueriesInRegisters)
+          mma_registers_shared<E, W>(queries + 4 * d, k_part, x, d > 0);
+        else
+          mma_shared<E, W>(q_tile + (d / 4 * kRows * 128 + d % 4 * 32) / 16, k_part, x, d > 0);
+      }
       wgmma_commit();
     };
     const auto multiply_pv = [&](int stage) {
@@ -368,8 +372,16 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       round_weights(Width<kN>{});
     };
 
+    if constexpr (C::kQueriesInRegisters) {
+      const char* from = s.q[at_q.stage][part];
+      const int r = thread / 32 * kWarpRows + lane % 16;
+#pragma unroll
+      for (int d = 0; d < kD / 16; ++d)
+        load_matrices(from + d / 4 * kRows * 128 + r * 128 + ((d % 4 * 2 + lane / 16) ^ r % 8) * 16,
+                      queries + 4 * d);
+    }
     skip(pass.block + pass.blocks - max(end, begin));
-    score.begin(p.scale);
+    score.begin(p.numbers);
 #pragma unroll
     for (int i = 0; i < kD / 2; ++i) out[i] = 0;  // a flag in the first product costs registers
     if (begin < end) {
@@ -405,10 +417,10 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         if (lane % 4 == 0 && my_row + 8 * i < count)
           p.lse[pass.head * p.rows + pass.row + row + my_row + 8 * i] = lse[i];
     } else {
-      factor[0] = factor[1] = p.finish;
+      factor[0] = factor[1] = p.numbers.finish;
     }
-    // All four warps have read q; each stores its 16 rows over its own of q.
-    sync_threads(1 + group, 128);
+    // Each warp stores its rows over its own of q; wgmma may have read others' too.
+    if constexpr (!C::kQueriesInRegisters) sync_threads(1 + group, 128);
     char* to = s.q[at_q.stage][part];
 #pragma unroll
     for (int j = 0; j < kD / 8; ++j)
@@ -421,11 +433,11 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       }
     fence_async_shared();
     __syncwarp();
-    const int32_t warp_row = thread / 32 * 16, rows = min(16, count - warp_row);
+    const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
     if (lane == 0 && rows > 0) {
 #pragma unroll
       for (int h = 0; h < C::kHalves; ++h)
-        tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, 16 - rows,
+        tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, kWarpRows - rows,
                   pass.row + row + warp_row + rows, pass.head);
       tma_store_commit();
     }

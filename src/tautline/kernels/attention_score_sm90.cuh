@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "tautline/kernels/attention_forward_launch_sm90.h"
 #include "tautline/kernels/gdpa.h"
 #include "tautline/kernels/hopper.cuh"
 
@@ -16,13 +17,12 @@ namespace tautline::kernels::sm90 {
 /// their ratio is exact whatever m is.
 struct Softmax {
   static constexpr bool kMaskTail = true, kRescales = true;
-  static constexpr int kActivation = -1;
   static constexpr float kSlack = 8;
   float top[2], sum[2];  // m; the sum of this thread's columns
   float to_log2;
 
-  __device__ void begin(float scale) {
-    to_log2 = scale;
+  __device__ void begin(const ScoreNumbers& n) {
+    to_log2 = n.scale;
     top[0] = top[1] = -INFINITY;
     sum[0] = sum[1] = 0;
   }
@@ -75,61 +75,67 @@ struct Softmax {
   }
 };
 
-/// f(s) for one score. kFast takes tanh.approx.f32 where there is a choice.
-template <ScoreActivation kF, bool kFast>
-__device__ __forceinline__ float activate(float s) {
-  using enum ScoreActivation;
-  using namespace hopper;
-  if constexpr (kF == kIdentity) return s;
-  if constexpr (kF == kRelu) return fmaxf(s, 0);
-  if constexpr (kF == kSquaredRelu) {
-    const float r = fmaxf(s, 0);
-    return r * r;
-  }
-  if constexpr (kF == kLeakyRelu) return fmaxf(s, 0.01f * s);
-  if constexpr (kF == kHardSwish) return s * __saturatef(fmaf(s, 1.f / 6, 0.5f));
-  if constexpr (kF == kSilu) {
-    if constexpr (kFast) {
-      const float h = 0.5f * s;
-      return fmaf(h, tanh_fast(h), h);
-    }
-    return s * reciprocal_fast(1 + exp2_fast(-1.44269504089f * s));
-  }
-  if constexpr (kF == kGeluTanh) {
-    constexpr float kA = 0.79788456080f, kB = 0.79788456080f * 0.044715f;
-    const float u = s * fmaf(s * s, kB, kA);
-    if constexpr (kFast) {
-      const float h = 0.5f * s;
-      return fmaf(h, tanh_fast(u), h);
-    }
-    return s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
-  }
-  if constexpr (kF == kGelu) {
-    // 1 - erf(x) = t (a1 + a2 t + ...) exp(-x^2), t = 1 / (1 + p x), off by 1.5e-7 at most
-    // (Abramowitz and Stegun 7.1.26); x = |s| / sqrt(2).
-    const float x = fabsf(s) * 0.70710678119f;
-    const float t = reciprocal_fast(fmaf(0.3275911f, x, 1));
-    float poly = fmaf(t, 1.061405429f, -1.453152027f);
-    poly = fmaf(poly, t, 1.421413741f);
-    poly = fmaf(poly, t, -0.284496736f);
-    poly = fmaf(poly, t, 0.254829592f) * t;
-    const float tail = 0.5f * poly * exp2_fast(-1.44269504089f * x * x);
-    return s * (s < 0 ? tail : 1 - tail);
-  }
-}
-
-/// Scores of masked keys are 0 here, and so are their weights: f(0) = 0.
+/// An activation with a formula of its own, f(alpha s). kFast takes tanh.approx.f32 where there is a
+/// choice; else the error is a few units of FP32's last place. Scores of masked keys are 0 here, and
+/// so are their weights: f(0) = 0.
 template <ScoreActivation kF, bool kFast>
 struct Pointwise {
   static constexpr bool kMaskTail = false, kRescales = false;
-  static constexpr int kActivation = static_cast<int>(kF);
-  float alpha;
+  static_assert(kF == ScoreActivation::kSilu || kF == ScoreActivation::kGelu ||
+                kF == ScoreActivation::kGeluTanh);
+  float alpha, half, linear,
+      cubic;  // of alpha: itself, its half; GELU's u = s (linear + cubic s^2)
 
-  __device__ void begin(float scale) { alpha = scale; }
+  __device__ void begin(const ScoreNumbers& n) {
+    alpha = n.scale;
+    half = 0.5f * alpha;
+    linear = 0.79788456080f * alpha;
+    cubic = 0.79788456080f * 0.044715f * alpha * alpha * alpha;
+  }
+  __device__ __forceinline__ float of(float s) const {
+    using namespace hopper;
+    if constexpr (kF == ScoreActivation::kSilu) {
+      const float h = half * s;
+      if constexpr (kFast) return fmaf(h, tanh_fast(h), h);
+      return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * h));
+    } else if constexpr (kF == ScoreActivation::kGeluTanh) {
+      const float u = s * fmaf(s * s, cubic, linear), h = half * s;
+      if constexpr (kFast) return fmaf(h, tanh_fast(u), h);
+      return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
+    } else {
+      // 1 - erf(x) = t (a1 + a2 t + ...) exp(-x^2), t = 1 / (1 + p x), off by 1.5e-7 at most
+      // (Abramowitz and Stegun 7.1.26); x = |alpha s| / sqrt(2).
+      const float y = alpha * s, x = fabsf(y) * 0.70710678119f;
+      const float t = reciprocal_fast(fmaf(0.3275911f, x, 1));
+      float poly = fmaf(t, 1.061405429f, -1.453152027f);
+      poly = fmaf(poly, t, 1.421413741f);
+      poly = fmaf(poly, t, -0.284496736f);
+      poly = fmaf(poly, t, 0.254829592f) * t;
+      const float tail = 0.5f * poly * exp2_fast(-1.44269504089f * x * x);
+      return y * (y < 0 ? tail : 1 - tail);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+    return false;
+  }
+};
+
+/// s min(max(slope s + offset, low), high): the piecewise activations, in one kernel.
+struct Gate {
+  static constexpr bool kMaskTail = false, kRescales = false;
+  ScoreNumbers n;
+
+  __device__ void begin(const ScoreNumbers& numbers) { n = numbers; }
   template <int kCount>
   __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) s[j] = activate<kF, kFast>(alpha * s[j]);
+    for (int j = 0; j < kCount; ++j) {
+      const float x = n.scale * s[j];
+      s[j] = x * fminf(fmaxf(fmaf(n.slope, x, n.offset), n.low), n.high);
+    }
     return false;
   }
 };

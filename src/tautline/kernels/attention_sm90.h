@@ -1,5 +1,6 @@
 // The Hopper (sm_90a) kernels of attention.h and gdpa.h: bf16 and fp16, head dimensions 64 and 128,
-// no additive bias. attention_sm90_supports says what they take; attention_portable.cu takes the rest.
+// windows, grouped heads, broadcast queries, no additive bias. What attention_sm90_refuses goes to
+// attention_portable.cu.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,18 @@
 
 namespace tautline::kernels {
 
-/// Null where the Hopper forward takes the problem, else why not.
-const char* attention_forward_sm90_refuses(const AttentionProblem& p);
+/// Why the forward does not take the problem; null where it does. It looks at shapes, strides,
+/// addresses and `scale` (of softmax; 1 for gdpa), not at the device.
+const char* attention_forward_sm90_refuses(const AttentionProblem& p, double scale);
 
-/// Queries of an order's tile, to be asked before the order is made.
-int32_t attention_forward_sm90_tile(const AttentionProblem& p, bool softmax);
+/// The order that the forward wants. Its tiles are pairs of a late and an early part of a sequence,
+/// so they weigh alike: the request has no window.
+AttentionOrderRequest attention_forward_sm90_order(const AttentionProblem& p);
 
 void jagged_attention_forward_sm90(const JaggedAttention& p, const AttentionOrder& order);
 
-/// `fast`: SiLU and GELU through tanh.approx.f32, whose error is at most 2^-11 (PTX ISA): f is off
-/// by at most 2^-12 |s|.
+/// `fast`: SiLU and GELU (tanh) by tanh.approx.f32, which is off by at most 2^-11 (PTX ISA), so
+/// that f(s) is off by at most 2^-12 |s|.
 void gdpa_forward_sm90(const Gdpa& p, const AttentionOrder& order, bool fast);
 
 }  // namespace tautline::kernels

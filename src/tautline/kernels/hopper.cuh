@@ -187,6 +187,22 @@ __device__ __forceinline__ void mma_registers(const uint32_t* a, uint64_t b, flo
       a, b, c, add, std::make_index_sequence<kN / 2>{});
 }
 
+/// c [64, N] = or += a [64, 16] b [N, 16]^T: a in registers, b in shared memory, depth contiguous.
+template <class E, int kN>
+__device__ __forceinline__ void mma_registers_shared(const uint32_t* a, uint64_t b,
+                                                     float (&c)[kN / 2], bool add) {
+  wgmma::registers<typename wgmma::Instruction<E, kN>::RegistersK>(
+      a, b, c, add, std::make_index_sequence<kN / 2>{});
+}
+
+/// Four 8 x 8 matrices of 2-byte elements; lane l names row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(const void* row, uint32_t* to) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
 /// Two floats rounded to two elements, the first in the low half.
 template <class E>
 __device__ __forceinline__ uint32_t pack(float low, float high) {

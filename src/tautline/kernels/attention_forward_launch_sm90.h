@@ -1,0 +1,35 @@
+// Between the problems and the kernels of the Hopper forward: one function for each form of score,
+// each in a file of its own, since each is four kernels (bf16 and fp16, head dimension 64 and 128).
+#pragma once
+
+#include "tautline/kernels/attention_order.h"
+#include "tautline/kernels/attention_problem.h"
+
+namespace tautline::kernels::sm90 {
+
+/// Queries of an order's tile, by head dimension.
+template <int kDim>
+inline constexpr int kForwardTile = kDim == 128 ? 384 : 512;
+
+struct ScoreNumbers {
+  float scale = 1;                                 // of scores (times log2(e) for softmax)
+  float finish = 1;                                // of outputs
+  float slope = 0, offset = 1, low = 1, high = 1;  // of a gate
+};
+
+struct Forward {
+  const AttentionProblem& p;
+  const AttentionOrder& order;
+  ScoreNumbers numbers;
+  float* lse = nullptr;  // of softmax
+};
+
+void forward_softmax(const Forward& f);
+void forward_gate(const Forward& f);
+void forward_silu(const Forward& f);
+void forward_silu_fast(const Forward& f);
+void forward_gelu(const Forward& f);
+void forward_gelu_tanh(const Forward& f);
+void forward_gelu_tanh_fast(const Forward& f);
+
+}  // namespace tautline::kernels::sm90
