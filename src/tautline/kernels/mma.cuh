@@ -1,8 +1,9 @@
 // Tensor core products of one warp on tiles of 16-bit elements in shared memory (mma.sync m16n8k16,
 // sm_80 and up), and what goes with them: swizzled tiles, asynchronous copies, rows in 16 bytes.
 //
-// A tile has rows of D elements in chunks of 8 (16 bytes); chunk c of row r lies at c ^ (r & 7), so
-// that the eight rows which ldmatrix reads at once are in eight different banks.
+// A tile has 64 rows of D elements, D / 64 parts of 64 columns one after the other. A part has rows
+// of 8 chunks of 16 bytes; chunk c of row r lies at c ^ (r & 7), so that the eight rows which ldmatrix
+// reads at once are in eight different banks. (wgmma reads the same layout: swizzled by 128 bytes.)
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 template <int D>
 __device__ __forceinline__ uint32_t place(int row, int chunk) {
   static_assert(D % 64 == 0);
-  return static_cast<uint32_t>(row * D * 2 + ((chunk ^ (row & 7)) << 4));
+  return static_cast<uint32_t>((chunk >> 3) * (64 * 128) + row * 128 +
+                               (((chunk & 7) ^ (row & 7)) << 4));
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {

@@ -188,9 +188,10 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "str kind, float scale, float beta=1.0, bool causal=False, int window_left=-1, "
       "int window_right=-1, Tensor? position_bias=None, Tensor? time_bias=None, "
       "Tensor? time=None, Tensor? order=None) -> Tensor");
-  m.def("self_attention_forward(Tensor qkv, " + call + ") -> (Tensor, Tensor, Tensor)");
-  m.def("self_attention_backward(Tensor d_o, Tensor o, Tensor lse, Tensor qkv, Tensor turned, " +
-        call + ") -> (Tensor, Tensor, Tensor)");
+  m.def(("self_attention_forward(Tensor qkv, " + call + ") -> (Tensor, Tensor, Tensor)").c_str());
+  m.def(("self_attention_backward(Tensor d_o, Tensor o, Tensor lse, Tensor qkv, Tensor turned, " +
+         call + ") -> (Tensor, Tensor, Tensor)")
+            .c_str());
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("self_attention_forward", forward);
