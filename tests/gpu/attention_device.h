@@ -98,17 +98,6 @@ struct DeviceCase {
       p.delta = statistics.data() + p.heads * p.rows;
     }
   }
-  void run() {
-    if constexpr (std::is_same_v<P, JaggedAttention>) {
-      jagged_attention_forward_cuda(p);
-      jagged_attention_backward_cuda(p);
-    } else {
-      gdpa_forward_cuda(p);
-      gdpa_backward_cuda(p);
-    }
-    attention_bias_finish_cuda(p);
-    gpu::expect_success(cudaDeviceSynchronize());
-  }
   std::vector<std::vector<float>> results() const {
     return {o.values(), d_q.values(), d_k.values(), d_v.values(), d_position.host(), d_time.host()};
   }
@@ -117,5 +106,61 @@ struct DeviceCase {
   DeviceArray<float> position, time, d_position, d_time, position_partial, time_partial, statistics;
   P p;
 };
+
+/// Forward, backward and what sums up the bias, to the end.
+template <class P>
+using Run = void (*)(P&);
+
+/// Results of the kernels that `run` starts against the double references, on inputs rounded to the
+/// element type first. A result may differ by three roundings to that type (of a weight or d_score
+/// before the second product, its own) of terms of about the row's size or 1, in the backward by the
+/// E independent ones of o inside d_o . o, and by the bound of FP32 sums (kernels/attention_cases.h).
+template <class P>
+void expect_like_the_reference(AttentionCase c, Element element, ScoreActivation activation,
+                               Shares& shares, Run<P> run) {
+  c.packed = false;  // the host's packed projection has no twin here
+  AttentionData<P> host(c);
+  std::vector<float> lse(host.p.heads * host.p.rows);
+  const double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  if constexpr (std::is_same_v<P, JaggedAttention>) {
+    host.p.lse = lse.data();
+    host.p.scale = scale;
+  } else {
+    host.p.activation = activation;
+    host.p.alpha = scale;
+    host.p.beta = 0.25;
+  }
+  DeviceCase<P> device(host, c, element);  // rounds the host's inputs
+  if constexpr (std::is_same_v<P, JaggedAttention>) {
+    jagged_attention_forward_ref(host.p);
+    jagged_attention_backward_ref(host.p);
+  } else {
+    gdpa_forward_ref(host.p);
+    gdpa_backward_ref(host.p);
+  }
+  run(device.p);
+  const auto got = device.results();
+  run(device.p);
+  EXPECT_EQ(got, device.results()) << "another run, other bits: " << c;
+  const double slope = activation == ScoreActivation::kSquaredRelu ? 10.0 : 1.0;
+  const double step = half_ulp(element) / 0x1p-24, exact = attention_units(c, longest(c));
+  const double grouped = attention_units(c, longest(c) * c.heads / c.kv_heads);
+  const double backward = (3 + std::sqrt(static_cast<double>(c.value_dim))) * step;
+  const std::pair<const std::vector<float>, double> wants[] = {
+      {host.o.values(), slope * (3 * step + exact)},
+      {host.d_q.values(), slope * (backward + exact)},
+      {host.d_k.values(), slope * (backward + grouped)},
+      {host.d_v.values(), slope * (backward + grouped)},
+      {host.d_position, slope * (backward + exact)},
+      {host.d_time, slope * (backward + exact)}};
+  const int64_t rows[] = {host.p.rows, host.p.rows, host.p.k_tokens, host.p.k_tokens, 1, 1};
+  for (int i = 0; i < 6; ++i) {
+    const double share =
+        share_used(got[i], wants[i].first, rows[i], wants[i].second, i < 4 ? 1.0 : table_floor(c));
+    shares.add(share);
+    EXPECT_LT(share, 1.0) << "result " << i << " of " << name_of(element) << ", f "
+                          << static_cast<int>(activation) << ", " << c;
+  }
+}
 
 }  // namespace tautline::kernels::testing

@@ -23,18 +23,18 @@ TEST(AttentionDispatch, LibtorchsKernelTakesPlainSoftmaxOffHopper) {
   for (const int64_t right : {-1, 0}) {
     AttentionProblem p = plain();
     p.window.right = right;
-    EXPECT_EQ(forward_choice(p, true, 80).kernel, AttentionKernel::kFlash2);
-    EXPECT_EQ(backward_choice(p, true, 80).kernel, AttentionKernel::kFlash2);
-    EXPECT_EQ(forward_choice(p, false, 80).kernel, AttentionKernel::kPortable);
+    EXPECT_EQ(forward_choice(p, true, 0.1, 80).kernel, AttentionKernel::kFlash2);
+    EXPECT_EQ(backward_choice(p, true, 0.1, 80).kernel, AttentionKernel::kFlash2);
+    EXPECT_EQ(forward_choice(p, false, 0, 80).kernel, AttentionKernel::kPortable);
   }
 }
 
 TEST(AttentionDispatch, WhatItDoesNotKnowGoesToThePortableOne) {
   const float table[] = {0};
   const auto expect_portable = [](const AttentionProblem& p, const char* why) {
-    for (const auto& choice : {forward_choice(p, true, 80), backward_choice(p, true, 80)})
+    for (const auto& choice : {forward_choice(p, true, 0.1, 80), backward_choice(p, true, 0.1, 80)})
       EXPECT_EQ(choice.kernel, AttentionKernel::kPortable) << why;
-    EXPECT_EQ(describe(forward_choice(p, true, 80)),
+    EXPECT_EQ(describe(forward_choice(p, true, 0.1, 80)),
               std::string("portable (not sm90: not a Hopper card; not flash2: ") + why + ")");
   };
   AttentionProblem p = plain();

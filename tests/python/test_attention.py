@@ -251,7 +251,7 @@ def test_an_order_lists_every_tile_by_falling_work():
     assert sorted(map(tuple, rest[:count])) == [(b, t) for b, n in enumerate(q.diff().tolist()) for t in range(-(-n // tile))]
     assert rest[0][0] == 2  # 70 queries that see 700 keys
     torch.library.opcheck(ops.attention_order.default, (q, k, 499, 715, 300, 700, 4, 2, 64, True))
-    torch.library.opcheck(ops.attention_order.default, (None, k, 12, 715, 3, 700, 4, 2, 64, False, 5, 5, False))
+    torch.library.opcheck(ops.attention_order.default, (None, k, 12, 715, 3, 700, 4, 2, 64, False, 5, 5))
     x = randn(499, 4, 64)
     y = ops.jagged_attention(x, x, x, q, q, 300, 300, True, 0.125)
     assert torch.equal(y, ops.jagged_attention(x, x, x, q, q, 300, 300, True, 0.125, order=order))

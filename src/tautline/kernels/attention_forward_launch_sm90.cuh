@@ -31,6 +31,7 @@ void launch_forward(const Forward& f) {
   a.k = hopper::tensor_map(p.k, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
   a.v = hopper::tensor_map(p.v, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
   a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, C::kDim, kWarpRows);
+  a.q_view = p.q, a.k_view = p.k, a.v_view = p.v, a.o_view = p.o;
   a.lse = f.lse;
   a.q_offsets = p.q_offsets;
   a.k_offsets = p.k_offsets;
@@ -57,12 +58,18 @@ void launch_as_ordered(const Forward& f) {
 }
 
 template <class Score>
-void forward_with(const Forward& f) {
-  const bool half = f.p.element == Element::kFloat16, wide = f.p.head_dim == 128;
-  if (half && wide) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
-  if (half) return launch_as_ordered<ForwardChoice<__half, 64, Score>>(f);
-  if (wide) return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
+void forward_half(const Forward& f) {
+  if (f.p.head_dim == 128) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
+  launch_as_ordered<ForwardChoice<__half, 64, Score>>(f);
+}
+template <class Score>
+void forward_bfloat16(const Forward& f) {
+  if (f.p.head_dim == 128) return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
   launch_as_ordered<ForwardChoice<__nv_bfloat16, 64, Score>>(f);
+}
+template <class Score>
+void forward_with(const Forward& f) {
+  f.p.element == Element::kFloat16 ? forward_half<Score>(f) : forward_bfloat16<Score>(f);
 }
 
 }  // namespace tautline::kernels::sm90

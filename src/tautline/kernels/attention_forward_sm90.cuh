@@ -25,6 +25,7 @@ constexpr int kRows = 64, kWarpRows = 16;  // of a warpgroup, of its warps
 
 struct ForwardArguments {
   CUtensorMap q, k, v, o;
+  HeadsView q_view, k_view, v_view, o_view;
   float* lse;                            // [H, rows]; null for pointwise scores
   const int64_t *q_offsets, *k_offsets;  // q_offsets null: `seeds` queries for every sequence
   AttentionOrder order;
@@ -41,7 +42,8 @@ struct alignas(16) Pass {
   int32_t keys;           // of the sequence
   int32_t block, blocks;  // first one, number loaded
   int32_t head;
-  int32_t row;  // of o, its first
+  int32_t row;               // of o, its first
+  int32_t q_token, k_token;  // its first query, its sequence's first key
   int32_t flags;
 };
 constexpr int32_t kKeep = 1;  // the next pass reads the same keys
@@ -91,6 +93,38 @@ struct ForwardConfig {
     uint64_t full_k[kStages], empty_k[kStages], full_v[kStages], empty_v[kStages];
   };
 };
+
+/// One row once more, by one warp, from global memory: plain online softmax, a key at a time.
+template <class E, int kD>
+__device__ __forceinline__ void rescue_row(const ForwardArguments& p, const Pass& pass,
+                                           int32_t row) {
+  constexpr int kMine = kD / 32;  // columns of a lane
+  const int lane = threadIdx.x % 32;
+  const auto at = [&](const HeadsView& view, int64_t token, int64_t head) {
+    return static_cast<E*>(view.data) + token * view.token_stride + head * view.head_stride +
+           lane * kMine;
+  };
+  const int32_t kv_head = pass.head / p.group;
+  const Keys seen = keys_of(p, pass.diagonal, pass.keys, row);
+  const E* q = at(p.q_view, pass.q_token + row, pass.head);
+  float out[kMine] = {}, top = -INFINITY, sum = 0;
+#pragma unroll 1
+  for (int32_t j = seen.first; j < seen.last; ++j) {
+    const E* k = at(p.k_view, pass.k_token + j, kv_head);
+    const E* v = at(p.v_view, pass.k_token + j, kv_head);
+    float s = 0;
+    for (int c = 0; c < kMine; ++c) s += static_cast<float>(q[c]) * static_cast<float>(k[c]);
+    for (int other = 16; other > 0; other /= 2) s += __shfl_xor_sync(0xffffffffu, s, other);
+    s *= p.numbers.scale;
+    const float most = fmaxf(top, s), factor = exp2f(top - most), weight = exp2f(s - most);
+    for (int c = 0; c < kMine; ++c) out[c] = out[c] * factor + weight * static_cast<float>(v[c]);
+    sum = sum * factor + weight;
+    top = most;
+  }
+  E* o = at(p.o_view, pass.row + row, pass.head);
+  for (int c = 0; c < kMine; ++c) o[c] = static_cast<E>(out[c] / sum);
+  if (lane == 0) p.lse[pass.head * p.rows + pass.row + row] = (top + log2f(sum)) * 0.69314718056f;
+}
 
 /// A place in a ring of barriers and the parity of its phase.
 template <int kStages>
@@ -184,6 +218,8 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
       pass.head = item.head;
       pass.row =
           row + static_cast<int32_t>(p.q_offsets ? span.q : int64_t{item.sequence} * p.seeds);
+      pass.q_token = static_cast<int32_t>(span.q) + row;
+      pass.k_token = static_cast<int32_t>(span.k);
       pass.flags = flip | (resident && turn == 0 ? kKeep : 0);
       flip ^= kFlip;
       const int32_t active = min(C::kGroups, (left + kRows - 1) / kRows);
@@ -335,7 +371,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       release_k(at_k.stage);
       at_k.next();
       mask(w, end - 1);
-      score.weigh(first_of<W / 2>(scores), factor);
+      score.weigh_first(first_of<W / 2>(scores));
       round_weights(w);
     };
     const auto step = [&](int32_t block) {  // the last weights' output, this block's weights
@@ -409,9 +445,10 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       continue;
     }
 
+    bool lost = false;
     if constexpr (C::Score::kRescales) {
       float lse[2];
-      score.finish(factor, lse);
+      lost = score.finish(factor, lse);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (lane % 4 == 0 && my_row + 8 * i < count)
@@ -434,7 +471,12 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     fence_async_shared();
     __syncwarp();
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
-    if (lane == 0 && rows > 0) {
+    if constexpr (C::Score::kTrusts) {
+      if (lost)
+        for (int32_t r = 0; r < rows; ++r)
+          rescue_row<E, kD>(p, s.pass[at_q.stage], row + warp_row + r);
+    }
+    if (!lost && lane == 0 && rows > 0) {
 #pragma unroll
       for (int h = 0; h < C::kHalves; ++h)
         tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, kWarpRows - rows,

@@ -2,6 +2,9 @@
 
 namespace tautline::kernels::sm90 {
 
-void forward_softmax(const Forward& f) { forward_with<Softmax>(f); }
+void forward_softmax(const Forward& f) {
+  if (f.p.element == Element::kFloat16) return forward_half<Softmax<false>>(f);
+  forward_bfloat16<Softmax<true>>(f);
+}
 
 }  // namespace tautline::kernels::sm90

@@ -12,12 +12,16 @@
 
 namespace tautline::kernels::sm90 {
 
-/// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m trails the row's true
-/// maximum by at most kSlack, so that output and sum are seldom rescaled (FlashAttention-4's idea);
-/// their ratio is exact whatever m is.
+/// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m need not be the row's
+/// maximum, since the ratio of output to sum is exact whatever m is (FlashAttention-4 has the idea).
+/// Tracking, m trails the maximum by at most kSlack. Trusting, m is the maximum of the first block in
+/// which the row saw a key, and no later block is searched for its maximum; a row whose sum shows
+/// that this was wrong (by 100 octaves) is computed once more, slowly (rescue_row).
+/// FP16 weights have no such room: they are tracked.
+template <bool kTrusting>
 struct Softmax {
-  static constexpr bool kMaskTail = true, kRescales = true;
-  static constexpr float kSlack = 8;
+  static constexpr bool kMaskTail = true, kRescales = true, kTrusts = kTrusting;
+  static constexpr float kSlack = 8, kLost = 0x1p100f;
   float top[2], sum[2];  // m; the sum of this thread's columns
   float to_log2;
 
@@ -26,9 +30,10 @@ struct Softmax {
     top[0] = top[1] = -INFINITY;
     sum[0] = sum[1] = 0;
   }
-  /// Scores become weights; true where rows so far must be multiplied by `factor`.
+  /// Raises m where it trails too far; true where it did, and then rows so far must be multiplied by
+  /// `factor`.
   template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2]) {
+  __device__ __forceinline__ bool track(const float (&s)[kCount], float (&factor)[2]) {
     float most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < kCount; j += 4) {
@@ -36,7 +41,6 @@ struct Softmax {
       most[1] = fmaxf(most[1], fmaxf(s[j + 2], s[j + 3]));
     }
     bool grew = false;
-    float shift[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
@@ -48,10 +52,14 @@ struct Softmax {
         top[i] = most[i];
         grew = true;
       }
-      shift[i] = top[i] == -INFINITY ? 0 : top[i];
     }
     grew = __any_sync(0xffffffffu, grew);
     if (grew) sum[0] *= factor[0], sum[1] *= factor[1];
+    return grew;
+  }
+  template <int kCount>
+  __device__ __forceinline__ void exponentials(float (&s)[kCount]) {
+    const float shift[2] = {top[0] == -INFINITY ? 0 : top[0], top[1] == -INFINITY ? 0 : top[1]};
     float more[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -61,10 +69,25 @@ struct Softmax {
     }
     sum[0] += more[0];
     sum[1] += more[1];
+  }
+  /// Scores become weights: of a row's first block, of its others. True as `track`.
+  template <int kCount>
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) {
+    float factor[2];
+    track(s, factor);
+    exponentials(s);
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2]) {
+    bool grew = false;
+    if (!kTrusting || __any_sync(0xffffffffu, fminf(top[0], top[1]) == -INFINITY))
+      grew = track(s, factor);
+    exponentials(s);
     return grew;
   }
-  /// What the row's output is multiplied by, after this; and its log-sum-exp.
-  __device__ __forceinline__ void finish(float (&factor)[2], float (&lse)[2]) {
+  /// What the row's output is multiplied by, after this; and its log-sum-exp. True where rows of the
+  /// warp are lost.
+  __device__ __forceinline__ bool finish(float (&factor)[2], float (&lse)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
@@ -72,6 +95,7 @@ struct Softmax {
       factor[i] = sum[i] > 0 ? 1 / sum[i] : 0;
       lse[i] = sum[i] > 0 ? (top[i] + log2f(sum[i])) * 0.69314718056f : -INFINITY;
     }
+    return kTrusting && __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > kLost);
   }
 };
 
@@ -80,7 +104,7 @@ struct Softmax {
 /// so are their weights: f(0) = 0.
 template <ScoreActivation kF, bool kFast>
 struct Pointwise {
-  static constexpr bool kMaskTail = false, kRescales = false;
+  static constexpr bool kMaskTail = false, kRescales = false, kTrusts = false;
   static_assert(kF == ScoreActivation::kSilu || kF == ScoreActivation::kGelu ||
                 kF == ScoreActivation::kGeluTanh);
   float alpha, half, linear,
@@ -116,26 +140,34 @@ struct Pointwise {
     }
   }
   template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+    weigh_first(s);
     return false;
   }
 };
 
 /// s min(max(slope s + offset, low), high): the piecewise activations, in one kernel.
 struct Gate {
-  static constexpr bool kMaskTail = false, kRescales = false;
+  static constexpr bool kMaskTail = false, kRescales = false, kTrusts = false;
   ScoreNumbers n;
 
   __device__ void begin(const ScoreNumbers& numbers) { n = numbers; }
   template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) {
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const float x = n.scale * s[j];
       s[j] = x * fminf(fmaxf(fmaf(n.slope, x, n.offset), n.low), n.high);
     }
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+    weigh_first(s);
     return false;
   }
 };

@@ -66,8 +66,7 @@ at::Tensor attention_order(const Inputs& inputs, const BackboneConfig& b) {
     return {};
   return ops::attention_order(inputs.offsets, inputs.offsets, inputs.tokens, inputs.tokens,
                               inputs.longest, inputs.longest, b.heads, b.heads, b.width / b.heads,
-                              b.causal, /*window_left=*/-1, /*window_right=*/-1,
-                              b.attention == BackboneConfig::Attention::kSoftmax);
+                              b.causal);
 }
 
 /// Positions, times and the features' ids.

@@ -21,7 +21,8 @@ void check(const AttentionArguments& a, double scale) {
 }
 
 bool uses_flash(const kernels::JaggedAttention& p, const Tensor& q) {
-  return forward_choice(p, /*softmax=*/true, capability_of(q)).kernel == AttentionKernel::kFlash2;
+  return forward_choice(p, /*softmax=*/true, p.scale, capability_of(q)).kernel ==
+         AttentionKernel::kFlash2;
 }
 
 }  // namespace
@@ -33,10 +34,10 @@ std::tuple<Tensor, Tensor> compute_attention(const AttentionArguments& a, double
   kernels::JaggedAttention p;
   tensors.fill(p);
   p.scale = scale;
-  if (!q.is_cpu() && uses_flash(p, q)) return flash_forward(a, scale);
   Tensor o = at::empty({p.rows, p.heads, p.value_dim}, result_options(q));
   Tensor lse = at::empty({p.heads, p.rows}, float_like(q));
   p.o = heads_view(o);
+  if (!q.is_cpu() && uses_flash(p, q)) return flash_forward(a, scale);
   p.lse = lse.mutable_data_ptr<float>();
   if (q.is_cpu()) {
     parallel(p.sequences * p.kv_heads, task_cost(p),
@@ -55,9 +56,9 @@ AttentionGradients compute_attention_backward(const AttentionArguments& a, const
   kernels::JaggedAttention p;
   tensors.fill(p);
   p.scale = scale;
-  if (!q.is_cpu() && uses_flash(p, q)) return placed(flash_backward(a, d_o, o, lse, scale), into);
   const Tensor fo = heads_readable(o);
   p.o = heads_view(fo);
+  if (!q.is_cpu() && uses_flash(p, q)) return placed(flash_backward(a, d_o, o, lse, scale), into);
   p.lse = const_cast<float*>(lse.const_data_ptr<float>());
   AttentionGradientTensors gradients(a, d_o, p, into);
   if (q.is_cpu()) {

@@ -16,7 +16,7 @@ AttentionGradients compute_attention_backward(const AttentionArguments& a, const
                                               const GradientViews& into = {});
 
 Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, double alpha,
-                    double beta);
+                    double beta, bool fast = false);
 AttentionGradients compute_gdpa_backward(const AttentionArguments& a, const Tensor& d_o,
                                          std::string_view activation, double alpha, double beta,
                                          const GradientViews& into = {});

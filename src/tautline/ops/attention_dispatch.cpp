@@ -8,9 +8,14 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/zeros.h>
 
+#include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_sm90.h"
+#include "tautline/ops/attention_order.h"
+
 namespace tautline::ops {
 namespace {
 
+using kernels::AttentionPass;
 using kernels::AttentionProblem;
 
 std::string flash2_refuses(const AttentionProblem& p, bool softmax) {
@@ -25,9 +30,29 @@ std::string flash2_refuses(const AttentionProblem& p, bool softmax) {
   return "";
 }
 
-std::string sm90_refuses(const AttentionProblem& p, bool softmax, int capability) {
+std::string sm90_forward_refuses(const AttentionProblem& p, bool softmax, double scale,
+                                 int capability) {
   if (capability != 90) return "not a Hopper card";
-  return "no such kernel yet";
+  if (p.rows == 0 || p.k_tokens == 0) return "nothing to do";
+  if constexpr (kCudaBuild) {
+    const char* why = kernels::attention_forward_sm90_refuses(p, softmax ? scale : 1.0);
+    return why ? why : "";
+  }
+  return "a build for the CPU";
+}
+
+bool aligned(const kernels::HeadsView& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.token_stride % 8 == 0 &&
+         view.head_stride % 8 == 0 && view.token_stride > 0;
+}
+
+std::string sm90_backward_refuses(const AttentionProblem& p, bool softmax, double scale,
+                                  int capability) {
+  std::string why = sm90_forward_refuses(p, softmax, scale, capability);
+  if (!why.empty()) return why;
+  if (!p.q_offsets) return "queries stand in for every sequence";
+  if (!aligned(p.d_o)) return "strides of d_o must be multiples of 8 elements";
+  return "";
 }
 
 AttentionChoice choice_of(std::string not_sm90, std::string not_flash2) {
@@ -37,15 +62,56 @@ AttentionChoice choice_of(std::string not_sm90, std::string not_flash2) {
   return {kernel, std::move(not_sm90), std::move(not_flash2)};
 }
 
-}  // namespace
-
-AttentionChoice forward_choice(const AttentionProblem& p, bool softmax, int capability) {
-  return choice_of(sm90_refuses(p, softmax, capability), flash2_refuses(p, softmax));
+int multiprocessors_of(const Tensor& x) {
+#ifdef TAUTLINE_CUDA
+  return at::cuda::getDeviceProperties(x.get_device())->multiProcessorCount;
+#else
+  return 0;
+#endif
 }
 
-AttentionChoice backward_choice(const AttentionProblem& p, bool softmax, int capability) {
-  const bool flash2 = forward_choice(p, softmax, capability).kernel == AttentionKernel::kFlash2;
-  return choice_of(sm90_refuses(p, softmax, capability), flash2 ? "" : "the forward was another's");
+[[maybe_unused]] void backward_sm90(const AttentionProblem& p, const AttentionArguments& a,
+                                    kernels::AttentionSm90Backward& b) {
+  b.q = p.q, b.k = p.k, b.v = p.v, b.d_o = p.d_o, b.d_q = p.d_q, b.d_k = p.d_k, b.d_v = p.d_v;
+  b.q_offsets = p.q_offsets;
+  b.k_offsets = p.k_offsets;
+  b.sequences = p.sequences;
+  b.rows = p.rows;
+  b.k_tokens = p.k_tokens;
+  b.max_q = p.max_q;
+  b.max_k = p.max_k;
+  b.heads = static_cast<int32_t>(p.heads);
+  b.kv_heads = static_cast<int32_t>(p.kv_heads);
+  b.head_dim = static_cast<int32_t>(p.head_dim);
+  b.window = p.window;
+  b.element = p.element;
+  b.ctas = multiprocessors_of(a.q);
+  b.stream = p.stream;
+  Tensor memory, workspace;
+  const kernels::AttentionOrder order = order_of(p, AttentionPass::kKeys, a.order, memory);
+  b.tiles = order.tiles;
+  b.count = order.count;
+  if constexpr (kCudaBuild) {
+    workspace =
+        at::empty({kernels::attention_backward_sm90_workspace(b)}, a.q.options().dtype(at::kByte));
+    b.workspace = workspace.mutable_data_ptr();
+    kernels::attention_backward_sm90(b);
+  }
+}
+
+}  // namespace
+
+AttentionChoice forward_choice(const AttentionProblem& p, bool softmax, double scale,
+                               int capability) {
+  return choice_of(sm90_forward_refuses(p, softmax, scale, capability), flash2_refuses(p, softmax));
+}
+
+AttentionChoice backward_choice(const AttentionProblem& p, bool softmax, double scale,
+                                int capability) {
+  if (forward_choice(p, softmax, scale, capability).kernel == AttentionKernel::kFlash2)
+    return choice_of("the forward was libtorch's", "");
+  return choice_of(sm90_backward_refuses(p, softmax, scale, capability),
+                   "the forward was another's");
 }
 
 std::string describe(const AttentionChoice& c) {
@@ -89,21 +155,51 @@ AttentionGradients flash_backward(const AttentionArguments& a, const Tensor& d_o
 }
 
 void attention_forward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a) {
-  if constexpr (kCudaBuild) kernels::jagged_attention_forward_cuda(p);
+  const auto choice = forward_choice(p, /*softmax=*/true, p.scale, capability_of(a.q));
+  if constexpr (kCudaBuild) {
+    if (choice.kernel != AttentionKernel::kSm90) return kernels::jagged_attention_forward_cuda(p);
+    Tensor memory;
+    kernels::jagged_attention_forward_sm90(p,
+                                           order_of(p, AttentionPass::kQueries, a.order, memory));
+  }
 }
 
 void attention_backward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a) {
-  const Tensor delta = at::empty({p.heads, p.rows}, float_like(a.q));
-  p.delta = delta.mutable_data_ptr<float>();
-  if constexpr (kCudaBuild) kernels::jagged_attention_backward_cuda(p);
+  const auto choice = backward_choice(p, /*softmax=*/true, p.scale, capability_of(a.q));
+  if constexpr (kCudaBuild) {
+    if (choice.kernel == AttentionKernel::kSm90) {
+      kernels::AttentionSm90Backward b;
+      b.o = p.o;
+      b.lse = p.lse;
+      b.scale = static_cast<float>(p.scale);
+      return backward_sm90(p, a, b);
+    }
+    const Tensor delta = at::empty({p.heads, p.rows}, float_like(a.q));
+    p.delta = delta.mutable_data_ptr<float>();
+    kernels::jagged_attention_backward_cuda(p);
+  }
 }
 
-void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a) {
-  if constexpr (kCudaBuild) kernels::gdpa_forward_cuda(p);
+void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast) {
+  const auto choice = forward_choice(p, /*softmax=*/false, 0, capability_of(a.q));
+  if constexpr (kCudaBuild) {
+    if (choice.kernel != AttentionKernel::kSm90) return kernels::gdpa_forward_cuda(p);
+    Tensor memory;
+    kernels::gdpa_forward_sm90(p, order_of(p, AttentionPass::kQueries, a.order, memory), fast);
+  }
 }
 
 void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a) {
-  if constexpr (kCudaBuild) kernels::gdpa_backward_cuda(p);
+  const auto choice = backward_choice(p, /*softmax=*/false, 0, capability_of(a.q));
+  if constexpr (kCudaBuild) {
+    if (choice.kernel != AttentionKernel::kSm90) return kernels::gdpa_backward_cuda(p);
+    kernels::AttentionSm90Backward b;
+    b.softmax = false;
+    b.activation = p.activation;
+    b.scale = static_cast<float>(p.alpha);
+    b.beta = static_cast<float>(p.beta);
+    backward_sm90(p, a, b);
+  }
 }
 
 }  // namespace tautline::ops

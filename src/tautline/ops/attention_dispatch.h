@@ -17,10 +17,13 @@ struct AttentionChoice {
   std::string not_sm90, not_flash2;  // why the faster ones do not take it; empty: they do
 };
 
-/// capability: 10 * major + minor of the device.
-AttentionChoice forward_choice(const kernels::AttentionProblem& p, bool softmax, int capability);
-/// FlashAttention-2's backward goes with its forward: it wants its own row statistics.
-AttentionChoice backward_choice(const kernels::AttentionProblem& p, bool softmax, int capability);
+/// scale: of softmax, 0 or more; gdpa's alpha does not matter. capability: 10 * major + minor of the
+/// device. p.o is set.
+AttentionChoice forward_choice(const kernels::AttentionProblem& p, bool softmax, double scale,
+                               int capability);
+/// FlashAttention-2's backward goes with its forward: it wants its own row statistics. p.d_o is set.
+AttentionChoice backward_choice(const kernels::AttentionProblem& p, bool softmax, double scale,
+                                int capability);
 std::string describe(const AttentionChoice& choice);
 
 /// Of the device of `x`; 0 on the CPU.
@@ -35,7 +38,8 @@ AttentionGradients flash_backward(const AttentionArguments& a, const Tensor& d_o
 /// come from libtorch's allocator.
 void attention_forward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a);
 void attention_backward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a);
-void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a);
+/// fast: see kernels/attention_sm90.h; the portable kernel has no such form and is exact.
+void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast);
 void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a);
 
 }  // namespace tautline::ops

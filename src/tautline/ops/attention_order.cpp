@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_sm90.h"
 
 namespace tautline::ops {
 namespace {
@@ -13,6 +15,25 @@ using kernels::AttentionPass;
 using kernels::AttentionProblem;
 
 constexpr int64_t kSmallestTile = 64;
+
+/// What the forward (queries) or the backward (keys) of the problem asks the order for.
+kernels::AttentionOrderRequest request_of(const AttentionProblem& p, AttentionPass pass) {
+  kernels::AttentionOrderRequest r;
+  if constexpr (kCudaBuild) {
+    if (pass == AttentionPass::kQueries) return kernels::attention_forward_sm90_order(p);
+  }
+  r.q_offsets = p.q_offsets;
+  r.k_offsets = p.k_offsets;
+  r.sequences = p.sequences;
+  r.seeds = p.q_offsets ? 0 : p.max_q;
+  r.window = p.window;
+  r.pass = pass;
+  if (pass == AttentionPass::kKeys) {
+    r.whole = kernels::AttentionSm90Backward{}.whole;
+    r.group = p.heads / p.kv_heads;
+  }
+  return r;
+}
 
 /// Tiles that the tensor has room for.
 template <class Int>
@@ -29,9 +50,8 @@ int64_t first_row(const AttentionProblem& p, AttentionPass pass) {
   return pass == AttentionPass::kKeys ? 1 + room(p.rows, p.sequences) : 0;
 }
 
-void build(const AttentionProblem& p, bool softmax, AttentionPass pass, int32_t* part,
-           const Tensor& like) {
-  kernels::AttentionOrderBuild b{order_request(p, softmax, pass)};
+void build(const AttentionProblem& p, AttentionPass pass, int32_t* part, const Tensor& like) {
+  kernels::AttentionOrderBuild b{request_of(p, pass)};
   TAUTLINE_INVARIANT(b.tile >= kSmallestTile, "tiles of " << b.tile << " rows");
   b.capacity = kernels::attention_order_capacity(b, rows_of(p, pass));
   const Tensor workspace =
@@ -43,8 +63,8 @@ void build(const AttentionProblem& p, bool softmax, AttentionPass pass, int32_t*
   if constexpr (kCudaBuild) kernels::attention_order_cuda(b);
 }
 
-void build_on_host(const AttentionProblem& p, bool softmax, AttentionPass pass, int32_t* part) {
-  const auto request = order_request(p, softmax, pass);
+void build_on_host(const AttentionProblem& p, AttentionPass pass, int32_t* part) {
+  const auto request = request_of(p, pass);
   const auto items = kernels::attention_order(request);
   part[0] = static_cast<int32_t>(items.size());
   part[1] = static_cast<int32_t>(request.tile);
@@ -76,8 +96,7 @@ AttentionProblem problem_of(const OptionalTensor& q_offsets, const Tensor& k_off
 
 Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t q_rows,
                      int64_t k_rows, int64_t max_q, int64_t max_k, int64_t heads, int64_t kv_heads,
-                     int64_t head_dim, bool causal, int64_t window_left, int64_t window_right,
-                     bool softmax) {
+                     int64_t head_dim, bool causal, int64_t window_left, int64_t window_right) {
   const Tensor ko = int64_vector(k_offsets, k_offsets, "k_offsets");
   const OptionalTensor qo =
       q_offsets ? OptionalTensor(int64_vector(*q_offsets, k_offsets, "q_offsets")) : std::nullopt;
@@ -97,9 +116,9 @@ Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, i
   for (const AttentionPass pass : {AttentionPass::kQueries, AttentionPass::kKeys}) {
     int32_t* part = out.mutable_data_ptr<int32_t>() + 2 * first_row(p, pass);
     if (ko.is_cpu()) {
-      build_on_host(p, softmax, pass, part);
+      build_on_host(p, pass, part);
     } else {
-      build(p, softmax, pass, part, out);
+      build(p, pass, part, out);
     }
   }
   return out;
@@ -107,7 +126,7 @@ Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, i
 
 Tensor order_meta(const OptionalTensor&, const Tensor& k_offsets, c10::SymInt q_rows,
                   c10::SymInt k_rows, c10::SymInt, c10::SymInt, int64_t, int64_t, int64_t, bool,
-                  int64_t, int64_t, bool) {
+                  int64_t, int64_t) {
   const c10::SymInt sequences = k_offsets.sym_size(0) - 1;
   return at::empty_symint({room(q_rows, sequences) + room(k_rows, sequences) + 2, 2},
                           k_offsets.options().dtype(at::kInt));
@@ -115,20 +134,8 @@ Tensor order_meta(const OptionalTensor&, const Tensor& k_offsets, c10::SymInt q_
 
 }  // namespace
 
-kernels::AttentionOrderRequest order_request(const AttentionProblem& p, bool softmax,
-                                             AttentionPass pass) {
-  kernels::AttentionOrderRequest r;
-  r.q_offsets = p.q_offsets;
-  r.k_offsets = p.k_offsets;
-  r.sequences = p.sequences;
-  r.seeds = p.q_offsets ? 0 : p.max_q;
-  r.window = p.window;
-  r.pass = pass;
-  return r;
-}
-
-AttentionOrder order_of(const AttentionProblem& p, bool softmax, AttentionPass pass,
-                        const OptionalTensor& order, Tensor& memory) {
+AttentionOrder order_of(const AttentionProblem& p, AttentionPass pass, const OptionalTensor& order,
+                        Tensor& memory) {
   const int64_t rows[] = {room(p.rows, p.sequences), room(p.k_tokens, p.sequences)};
   int32_t* part = nullptr;
   if (order) {
@@ -143,7 +150,7 @@ AttentionOrder order_of(const AttentionProblem& p, bool softmax, AttentionPass p
     const int64_t tiles = rows[pass == AttentionPass::kKeys ? 1 : 0];
     memory = at::empty({2 * (1 + tiles)}, at::TensorOptions(at::kInt).device(at::kCUDA));
     part = memory.mutable_data_ptr<int32_t>();
-    build(p, softmax, pass, part, memory);
+    build(p, pass, part, memory);
   }
   return {part + 2, part};
 }
@@ -151,17 +158,17 @@ AttentionOrder order_of(const AttentionProblem& p, bool softmax, AttentionPass p
 Tensor attention_order(const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t q_rows,
                        int64_t k_rows, int64_t max_q, int64_t max_k, int64_t heads,
                        int64_t kv_heads, int64_t head_dim, bool causal, int64_t window_left,
-                       int64_t window_right, bool softmax) {
+                       int64_t window_right) {
   static const auto op = find_operator<decltype(order_meta)>("tautline::attention_order");
   return op.call(q_offsets, k_offsets, q_rows, k_rows, max_q, max_k, heads, kv_heads, head_dim,
-                 causal, window_left, window_right, softmax);
+                 causal, window_left, window_right);
 }
 
 TORCH_LIBRARY_FRAGMENT(tautline, m) {
   m.def(
       "attention_order(Tensor? q_offsets, Tensor k_offsets, SymInt q_rows, SymInt k_rows, "
       "SymInt max_q, SymInt max_k, int heads, int kv_heads, int head_dim, bool causal, "
-      "int window_left=-1, int window_right=-1, bool softmax=True) -> Tensor");
+      "int window_left=-1, int window_right=-1) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("attention_order", order_forward); }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("attention_order", order_forward); }

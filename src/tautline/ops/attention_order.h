@@ -14,21 +14,16 @@ namespace tautline::ops {
 
 /// The order in which the Hopper kernels take the tiles of a batch (kernels/attention_order.h), for
 /// AttentionOptions::order: made once a batch, used in all layers, forward and backward, of equal
-/// windows and shapes. q_rows: Tq, or B * S without q_offsets. softmax: for jagged_attention, else
-/// for gdpa. -> int32, opaque; the CPU's kernels do not look at it.
+/// windows and shapes. q_rows: Tq, or B * S without q_offsets. -> int32, opaque; the CPU's kernels do
+/// not look at it.
 Tensor attention_order(const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t q_rows,
                        int64_t k_rows, int64_t max_q, int64_t max_k, int64_t heads,
                        int64_t kv_heads, int64_t head_dim, bool causal, int64_t window_left = -1,
-                       int64_t window_right = -1, bool softmax = true);
-
-/// What the forward or the backward of the problem asks the order for.
-kernels::AttentionOrderRequest order_request(const kernels::AttentionProblem& p, bool softmax,
-                                             kernels::AttentionPass pass);
+                       int64_t window_right = -1);
 
 /// The pass's part of `order`, or (none given) an order made here, which `memory` then keeps.
 /// UserError where the order's shape is not that of the problem. CUDA only.
-kernels::AttentionOrder order_of(const kernels::AttentionProblem& p, bool softmax,
-                                 kernels::AttentionPass pass, const OptionalTensor& order,
-                                 Tensor& memory);
+kernels::AttentionOrder order_of(const kernels::AttentionProblem& p, kernels::AttentionPass pass,
+                                 const OptionalTensor& order, Tensor& memory);
 
 }  // namespace tautline::ops

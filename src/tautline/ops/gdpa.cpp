@@ -43,7 +43,7 @@ void check(const AttentionArguments& a, double alpha, double beta) {
 }  // namespace
 
 Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, double alpha,
-                    double beta) {
+                    double beta, bool fast) {
   const Tensor& q = a.q;
   check(a, alpha, beta);
   const AttentionTensors tensors(a);
@@ -58,7 +58,7 @@ Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, do
     parallel(p.sequences * p.kv_heads, task_cost(p),
              [&](int64_t i, int64_t j) { kernels::gdpa_forward_cpu(p, i, j); });
   } else {
-    gdpa_forward_cuda(p, a);
+    gdpa_forward_cuda(p, a, fast);
   }
   return o.to(q.scalar_type());
 }
@@ -91,11 +91,11 @@ Tensor gdpa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                     double beta, int64_t window_left, int64_t window_right,
                     const OptionalTensor& position_bias, const OptionalTensor& time_bias,
                     const OptionalTensor& q_time, const OptionalTensor& k_time,
-                    const OptionalTensor& order) {
+                    const OptionalTensor& order, bool fast) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
                              q_time, k_time, order};
-  return compute_gdpa(a, activation, alpha, beta);
+  return compute_gdpa(a, activation, alpha, beta, fast);
 }
 
 AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tensor& k,
@@ -117,7 +117,7 @@ Tensor forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,
                     int64_t max_k, bool causal, c10::string_view, double, double,
                     int64_t window_left, int64_t window_right, const OptionalTensor& position_bias,
                     const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                    const OptionalTensor& k_time, const OptionalTensor& order) {
+                    const OptionalTensor& k_time, const OptionalTensor& order, bool) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
                              q_time, k_time, order};
@@ -141,7 +141,7 @@ Tensor call_forward(const Tensor& q, const Tensor& k, const Tensor& v,
   static const auto op = find_operator<decltype(gdpa_forward)>("tautline::gdpa_forward");
   return op.call(q, k, v, q_offsets, k_offsets, max_q, max_k, o.causal, activation, alpha, beta,
                  o.window_left, o.window_right, o.position_bias, o.time_bias, o.q_time, o.k_time,
-                 o.order);
+                 o.order, o.fast);
 }
 
 struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
@@ -190,10 +190,10 @@ Tensor gdpa_plain(const Tensor& q, const Tensor& k, const Tensor& v,
                   double beta, int64_t window_left, int64_t window_right,
                   const OptionalTensor& position_bias, const OptionalTensor& time_bias,
                   const OptionalTensor& q_time, const OptionalTensor& k_time,
-                  const OptionalTensor& order) {
+                  const OptionalTensor& order, bool fast) {
   return call_forward(
       q, k, v, q_offsets, k_offsets, max_q, max_k, activation, alpha, beta,
-      {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order});
+      {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order, fast});
 }
 Tensor gdpa_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                      const OptionalTensor& q_offsets, const Tensor& k_offsets, int64_t max_q,
@@ -201,9 +201,10 @@ Tensor gdpa_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
                      double beta, int64_t window_left, int64_t window_right,
                      const OptionalTensor& position_bias, const OptionalTensor& time_bias,
                      const OptionalTensor& q_time, const OptionalTensor& k_time,
-                     const OptionalTensor& order) {
-  return gdpa(q, k, v, q_offsets, k_offsets, max_q, max_k, activation, alpha, beta,
-              {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order});
+                     const OptionalTensor& order, bool fast) {
+  return gdpa(
+      q, k, v, q_offsets, k_offsets, max_q, max_k, activation, alpha, beta,
+      {causal, window_left, window_right, position_bias, time_bias, q_time, k_time, order, fast});
 }
 
 }  // namespace
@@ -220,13 +221,13 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "gdpa(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, int max_q, "
       "int max_k, bool causal, str activation, float alpha=1.0, float beta=1.0, "
       "int window_left=-1, int window_right=-1, Tensor? position_bias=None, "
-      "Tensor? time_bias=None, Tensor? q_time=None, Tensor? k_time=None, Tensor? order=None) -> "
-      "Tensor");
+      "Tensor? time_bias=None, Tensor? q_time=None, Tensor? k_time=None, Tensor? order=None, "
+      "bool fast=False) -> Tensor");
   m.def(
       "gdpa_forward(Tensor q, Tensor k, Tensor v, Tensor? q_offsets, Tensor k_offsets, int max_q, "
       "int max_k, bool causal, str activation, float alpha, float beta, int window_left, "
       "int window_right, Tensor? position_bias, Tensor? time_bias, Tensor? q_time, "
-      "Tensor? k_time, Tensor? order) -> Tensor");
+      "Tensor? k_time, Tensor? order, bool fast) -> Tensor");
   m.def(
       "gdpa_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? q_offsets, "
       "Tensor k_offsets, int max_q, int max_k, bool causal, str activation, float alpha, "

@@ -59,7 +59,8 @@ Result compute(const Tensor& qkv, const Call& c) {
   const OptionalTensor offsets = c.offsets;
   const AttentionArguments a = arguments(parts, offsets, c);
   if (c.kind != kSoftmax)
-    return {compute_gdpa(a, c.kind, c.scale, c.beta), at::empty({0}, float_like(qkv)), turned};
+    return {compute_gdpa(a, c.kind, c.scale, c.beta, c.options.fast),
+            at::empty({0}, float_like(qkv)), turned};
   const auto [o, lse] = compute_attention(a, c.scale);
   return {o, lse, turned};
 }
@@ -87,12 +88,12 @@ Gradients compute_backward(const Tensor& d_o, const Tensor& o, const Tensor& lse
   const OptionalTensor &position, double rope_base, const Tensor &offsets, int64_t longest,       \
       c10::string_view kind, double scale, double beta, bool causal, int64_t window_left,         \
       int64_t window_right, const OptionalTensor &position_bias, const OptionalTensor &time_bias, \
-      const OptionalTensor &time, const OptionalTensor &order
-#define TAUTLINE_CALL                                                                \
-  Call {                                                                             \
-    position, rope_base, offsets, longest, std::string(kind), scale, beta, {         \
-      causal, window_left, window_right, position_bias, time_bias, time, time, order \
-    }                                                                                \
+      const OptionalTensor &time, const OptionalTensor &order, bool fast
+#define TAUTLINE_CALL                                                                      \
+  Call {                                                                                   \
+    position, rope_base, offsets, longest, std::string(kind), scale, beta, {               \
+      causal, window_left, window_right, position_bias, time_bias, time, time, order, fast \
+    }                                                                                      \
   }
 
 Result forward(const Tensor& qkv, TAUTLINE_CALL_PARAMETERS) { return compute(qkv, TAUTLINE_CALL); }
@@ -122,7 +123,7 @@ Result call_forward(const Tensor& qkv, const Call& c) {
   const AttentionOptions& o = c.options;
   return op.call(qkv, c.position, c.rope_base, c.offsets, c.longest, c.kind, c.scale, c.beta,
                  o.causal, o.window_left, o.window_right, o.position_bias, o.time_bias, o.q_time,
-                 o.order);
+                 o.order, o.fast);
 }
 
 struct SelfAttentionFunction : torch::autograd::Function<SelfAttentionFunction> {
@@ -152,7 +153,7 @@ struct SelfAttentionFunction : torch::autograd::Function<SelfAttentionFunction> 
     const auto [d_qkv, d_position, d_time] =
         op.call(gradients[0], s[0], s[1], s[2], s[3], if_defined(s[4]), x[0], s[5], n[0],
                 ctx->saved_data["kind"].toStringRef(), x[1], x[2], n[1] != 0, n[2], n[3],
-                if_defined(s[6]), if_defined(s[7]), if_defined(s[8]), if_defined(s[9]));
+                if_defined(s[6]), if_defined(s[7]), if_defined(s[8]), if_defined(s[9]), n[4] != 0);
     return {d_qkv, s[6].defined() ? d_position : Tensor(), s[7].defined() ? d_time : Tensor(),
             Tensor()};
   }
@@ -182,12 +183,12 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
   const std::string call =
       "Tensor? position, float rope_base, Tensor offsets, int longest, str kind, float scale, "
       "float beta, bool causal, int window_left, int window_right, Tensor? position_bias, "
-      "Tensor? time_bias, Tensor? time, Tensor? order";
+      "Tensor? time_bias, Tensor? time, Tensor? order, bool fast";
   m.def(
       "self_attention(Tensor qkv, Tensor? position, float rope_base, Tensor offsets, int longest, "
       "str kind, float scale, float beta=1.0, bool causal=False, int window_left=-1, "
       "int window_right=-1, Tensor? position_bias=None, Tensor? time_bias=None, "
-      "Tensor? time=None, Tensor? order=None) -> Tensor");
+      "Tensor? time=None, Tensor? order=None, bool fast=False) -> Tensor");
   m.def(("self_attention_forward(Tensor qkv, " + call + ") -> (Tensor, Tensor, Tensor)").c_str());
   m.def(("self_attention_backward(Tensor d_o, Tensor o, Tensor lse, Tensor qkv, Tensor turned, " +
          call + ") -> (Tensor, Tensor, Tensor)")

@@ -1,0 +1,27 @@
+// Which instantiation of attention_backward_sm90.cuh a problem takes, and its workspace.
+#include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_backward_sm90_workspace.h"
+
+namespace tautline::kernels {
+namespace sm90 {
+using Backward = void(const AttentionSm90Backward&);
+Backward softmax_backward_bf16_d64, softmax_backward_bf16_d128, softmax_backward_fp16_d64,
+    softmax_backward_fp16_d128, gdpa_backward_bf16_d64, gdpa_backward_bf16_d128,
+    gdpa_backward_fp16_d64, gdpa_backward_fp16_d128;
+}  // namespace sm90
+
+int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p) {
+  return sm90::backward_workspace(p).end;
+}
+
+void attention_backward_sm90(const AttentionSm90Backward& p) {
+  using namespace sm90;
+  constexpr Backward* kKernels[2][2][2] = {
+      {{gdpa_backward_bf16_d64, gdpa_backward_bf16_d128},
+       {gdpa_backward_fp16_d64, gdpa_backward_fp16_d128}},
+      {{softmax_backward_bf16_d64, softmax_backward_bf16_d128},
+       {softmax_backward_fp16_d64, softmax_backward_fp16_d128}}};
+  kKernels[p.softmax][p.element == Element::kFloat16][p.head_dim == 128](p);
+}
+
+}  // namespace tautline::kernels

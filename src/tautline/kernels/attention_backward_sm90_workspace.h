@@ -1,0 +1,34 @@
+// Where attention_backward_sm90.cuh keeps things between its kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "tautline/kernels/attention_backward_sm90.h"
+
+namespace tautline::kernels::sm90 {
+
+inline int64_t query_tiles(const AttentionSm90Backward& p, int m) {
+  return p.rows / m + p.sequences + 1;
+}
+
+/// Where things lie in the workspace, in bytes.
+struct BackwardWorkspace {
+  int64_t next, turns, turns_end, rows, own, shared, end;
+};
+inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
+  const int m = p.head_dim == 64 ? 128 : 64;
+  const auto aligned = [](int64_t x) { return (x + 127) / 128 * 128; };
+  const int64_t tiles = query_tiles(p, m) * p.heads, slot = int64_t{m} * p.head_dim * 4;
+  BackwardWorkspace w;
+  w.next = 0;
+  w.turns = 128;
+  const bool chains = p.max_q > p.whole || p.max_k > p.whole;
+  w.turns_end = w.turns + (chains ? tiles * 4 : 0);
+  w.rows = aligned(w.turns_end);
+  w.own = w.rows + tiles * 2 * m * 4;
+  w.shared = w.own + int64_t{p.ctas} * (p.heads / p.kv_heads) * (p.whole / m) * slot;
+  w.end = w.shared + (chains ? tiles * slot : 0);
+  return w;
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,172 @@
+// The Hopper kernels of attention and gdpa follow the double references too, on what they take.
+#include <optional>
+
+#include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_sm90.h"
+
+#include "gpu/attention_device.h"
+
+namespace tautline::kernels {
+namespace {
+
+using namespace testing;
+
+bool is_hopper() {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  return major == 9 && minor == 0;
+}
+
+/// An order on the device.
+struct DeviceOrder {
+  DeviceOrder(const AttentionOrderRequest& request, int64_t rows)
+      : capacity(attention_order_capacity(request, rows)),
+        tiles(2 * capacity),
+        count(1),
+        workspace(attention_order_workspace(request.sequences, capacity)) {
+    AttentionOrderBuild build{request};
+    build.capacity = capacity;
+    build.tiles = tiles.data();
+    build.count = count.data();
+    build.workspace = workspace.data();
+    attention_order_cuda(build);
+  }
+  AttentionOrder order() const { return {tiles.data(), count.data()}; }
+  int64_t capacity;
+  DeviceArray<int32_t> tiles, count, workspace;
+};
+
+/// Where queries stand in for every sequence, the backward is the portable one.
+void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
+  b.q = p.q, b.k = p.k, b.v = p.v, b.d_o = p.d_o, b.d_q = p.d_q, b.d_k = p.d_k, b.d_v = p.d_v;
+  b.q_offsets = p.q_offsets, b.k_offsets = p.k_offsets;
+  b.sequences = p.sequences, b.rows = p.rows, b.k_tokens = p.k_tokens;
+  b.max_q = p.max_q, b.max_k = p.max_k;
+  b.heads = static_cast<int32_t>(p.heads), b.kv_heads = static_cast<int32_t>(p.kv_heads);
+  b.head_dim = static_cast<int32_t>(p.head_dim);
+  b.window = p.window;
+  b.element = p.element;
+  AttentionOrderRequest request;
+  request.q_offsets = p.q_offsets, request.k_offsets = p.k_offsets;
+  request.sequences = p.sequences;
+  request.window = p.window;
+  request.pass = AttentionPass::kKeys;
+  request.whole = b.whole;
+  request.group = p.heads / p.kv_heads;
+  const DeviceOrder order(request, p.k_tokens);
+  b.tiles = order.tiles.data();
+  b.count = order.count.data();
+  const DeviceArray<uint8_t> workspace(attention_backward_sm90_workspace(b));
+  b.workspace = workspace.data();
+  attention_backward_sm90(b);
+  gpu::expect_success(cudaDeviceSynchronize());
+}
+
+void run(JaggedAttention& p) {
+  EXPECT_EQ(attention_forward_sm90_refuses(p, p.scale), nullptr);
+  const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
+  jagged_attention_forward_sm90(p, order.order());
+  gpu::expect_success(cudaDeviceSynchronize());
+  AttentionSm90Backward b;
+  b.o = p.o;
+  b.lse = p.lse;
+  b.scale = static_cast<float>(p.scale);
+  if (p.q_offsets) return run_backward(p, b);
+  jagged_attention_backward_cuda(p);
+  gpu::expect_success(cudaDeviceSynchronize());
+}
+template <bool kFast>
+void run_gdpa(Gdpa& p) {
+  EXPECT_EQ(attention_forward_sm90_refuses(p, 1), nullptr);
+  const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
+  gdpa_forward_sm90(p, order.order(), kFast);
+  gpu::expect_success(cudaDeviceSynchronize());
+  AttentionSm90Backward b;
+  b.softmax = false;
+  b.activation = p.activation;
+  b.scale = static_cast<float>(p.alpha);
+  b.beta = static_cast<float>(p.beta);
+  if (p.q_offsets) return run_backward(p, b);
+  gdpa_backward_cuda(p);
+  gpu::expect_success(cudaDeviceSynchronize());
+}
+
+std::vector<AttentionCase> cases() {
+  std::vector<AttentionCase> all;
+  for (const int64_t dim : {64, 128})
+    for (const AttentionWindow window :
+         {AttentionWindow{}, kCausal, AttentionWindow{63, 63}, AttentionWindow{100, 0}}) {
+      AttentionCase c;
+      c.window = window, c.head_dim = c.value_dim = dim;
+      c.heads = c.kv_heads = 1;
+      c.q_lengths = c.k_lengths = {0, 1, 63, 64, 65, 0, 127, 128, 129, 192, 257, 300, 0};
+      all.push_back(c);
+      c.heads = 6, c.kv_heads = 2, c.gap = 8;
+      c.q_lengths = {3, 0, 80, 2, 150, 64}, c.k_lengths = {7, 4, 5, 0, 200, 130};
+      all.push_back(c);
+      c.q_lengths = {}, c.seeds = 70;
+      all.push_back(c);
+    }
+  for (const AttentionWindow window : {AttentionWindow{}, kCausal}) {
+    AttentionCase c;  // more than one item of the backward
+    c.window = window, c.head_dim = c.value_dim = 64;
+    c.heads = c.kv_heads = 1;
+    c.q_lengths = c.k_lengths = {1025};
+    all.push_back(c);
+  }
+  return all;
+}
+
+TEST(AttentionSm90, FollowsTheReference) {
+  if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
+  Shares shares("attention on Hopper");
+  for (const Element element : {Element::kBFloat16, Element::kFloat16})
+    for (const AttentionCase& c : cases())
+      expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares,
+                                                 run);
+}
+
+TEST(GdpaSm90, FollowsTheReference) {
+  if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
+  Shares shares("gdpa on Hopper");
+  for (const Element element : {Element::kBFloat16, Element::kFloat16}) {
+    for (const AttentionCase& c : cases())
+      expect_like_the_reference<Gdpa>(c, element, ScoreActivation::kSilu, shares, run_gdpa<false>);
+    AttentionCase c;
+    c.head_dim = c.value_dim = 64;
+    c.q_lengths = c.k_lengths = {5, 0, 100, 31, 200};
+    for (int f = 0; f < 8; ++f)
+      expect_like_the_reference<Gdpa>(c, element, static_cast<ScoreActivation>(f), shares,
+                                      run_gdpa<false>);
+    for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
+      expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true>);
+  }
+}
+
+/// What the Hopper kernels take of any problem.
+AttentionCase any_case() {
+  AttentionCase c = any_attention_case();
+  c.distances = c.time_buckets = 0;
+  c.head_dim = c.value_dim = drawn(0, 1) ? 64 : 128;
+  c.gap = 8 * (c.gap / 2);
+  for (int64_t& n : c.q_lengths) n *= 5;
+  for (int64_t& n : c.k_lengths) n *= 5;
+  return c;
+}
+
+TEST(AttentionSm90, AnyProblemFollowsTheReference) {
+  if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
+  Shares shares("attention and gdpa on Hopper, drawn");
+  EXPECT_TRUE(rc::check([&] {
+    const AttentionCase c = any_case();
+    const auto f = static_cast<ScoreActivation>(drawn(0, 7));
+    expect_like_the_reference<JaggedAttention>(c, Element::kBFloat16, ScoreActivation::kIdentity,
+                                               shares, run);
+    expect_like_the_reference<Gdpa>(c, Element::kFloat16, f, shares, run_gdpa<false>);
+    RC_ASSERT(!::testing::Test::HasFailure());  // the first failure counts, not the smallest
+  }));
+}
+
+}  // namespace
+}  // namespace tautline::kernels
