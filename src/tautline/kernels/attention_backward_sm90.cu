@@ -6,8 +6,11 @@ namespace tautline::kernels {
 namespace sm90 {
 using Backward = void(const AttentionSm90Backward&);
 Backward softmax_backward_bf16_d64, softmax_backward_bf16_d128, softmax_backward_fp16_d64,
-    softmax_backward_fp16_d128, gdpa_backward_bf16_d64, gdpa_backward_bf16_d128,
-    gdpa_backward_fp16_d64, gdpa_backward_fp16_d128;
+    softmax_backward_fp16_d128, silu_backward_bf16_d64, silu_backward_bf16_d128,
+    silu_backward_fp16_d64, silu_backward_fp16_d128, gelu_tanh_backward_bf16_d64,
+    gelu_tanh_backward_bf16_d128, gelu_tanh_backward_fp16_d64, gelu_tanh_backward_fp16_d128,
+    other_backward_bf16_d64, other_backward_bf16_d128, other_backward_fp16_d64,
+    other_backward_fp16_d128;
 }  // namespace sm90
 
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p) {
@@ -16,12 +19,20 @@ int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p) {
 
 void attention_backward_sm90(const AttentionSm90Backward& p) {
   using namespace sm90;
-  constexpr Backward* kKernels[2][2][2] = {
-      {{gdpa_backward_bf16_d64, gdpa_backward_bf16_d128},
-       {gdpa_backward_fp16_d64, gdpa_backward_fp16_d128}},
+  constexpr Backward* kKernels[4][2][2] = {
       {{softmax_backward_bf16_d64, softmax_backward_bf16_d128},
-       {softmax_backward_fp16_d64, softmax_backward_fp16_d128}}};
-  kKernels[p.softmax][p.element == Element::kFloat16][p.head_dim == 128](p);
+       {softmax_backward_fp16_d64, softmax_backward_fp16_d128}},
+      {{silu_backward_bf16_d64, silu_backward_bf16_d128},
+       {silu_backward_fp16_d64, silu_backward_fp16_d128}},
+      {{gelu_tanh_backward_bf16_d64, gelu_tanh_backward_bf16_d128},
+       {gelu_tanh_backward_fp16_d64, gelu_tanh_backward_fp16_d128}},
+      {{other_backward_bf16_d64, other_backward_bf16_d128},
+       {other_backward_fp16_d64, other_backward_fp16_d128}}};
+  const int scores = p.softmax                                    ? 0
+                     : p.activation == ScoreActivation::kSilu     ? 1
+                     : p.activation == ScoreActivation::kGeluTanh ? 2
+                                                                  : 3;
+  kKernels[scores][p.element == Element::kFloat16][p.head_dim == 128](p);
 }
 
 }  // namespace tautline::kernels

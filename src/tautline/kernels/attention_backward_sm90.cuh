@@ -1,12 +1,13 @@
-// The kernel of attention_backward_sm90.h. One producer warpgroup (TMA; the order of CTAs on long
-// sequences), two consumer warpgroups of 64 keys each.
+// The kernel of attention_backward_sm90.h. One producer warpgroup (a thread that loads tiles with
+// TMA, a thread that moves d_q to and from where it gathers), two consumer warpgroups of 64 keys
+// each.
 //
 // A step is one tile of M queries against 128 keys; scores are transposed, keys by queries, so that
 // P^T and dS^T are register operands of the products for d_v and d_k:
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dQ = dS K (dS through shared memory)
 //   dK += dS^T Q
 // The next step's S^T is issued behind this step's dQ and dK, over the ends of key blocks and items
-// too, so the tensor cores have work while the consumers exponentiate, add d_q and store d_k, d_v.
+// too, so the tensor cores have work while the consumers exponentiate and store.
 //
 // M queries of a tile, D head dimension, E element type.
 #pragma once
@@ -42,21 +43,26 @@ template <class E_, int kD_, int kM_, class Scores_>
 struct BackwardConfig {
   using E = E_;
   using Scores = Scores_;
-  static constexpr int kD = kD_, kM = kM_, kN = 128, kStages = 2, kThreads = 384;
+  static constexpr int kD = kD_, kM = kM_, kN = 128, kThreads = 384;
+  static constexpr int kQStages = 3, kDoStages = 2, kVStages = kD == 128 ? 1 : 2;
   using Atom = GMMA::Layout_K_SW128_Atom<E>;
-  using LayoutQ = decltype(tile_to_shape(Atom{}, Shape<Int<kM>, Int<kD>, Int<kStages>>{}));
-  using LayoutQt =
-      decltype(composition(LayoutQ{}, make_layout(Shape<Int<kD>, Int<kM>, Int<kStages>>{},
-                                                  make_stride(Int<kM>{}, _1{}, Int<kM * kD>{}))));
-  using LayoutK = decltype(tile_to_shape(Atom{}, Shape<Int<kN>, Int<kD>, _2>{}));
-  using LayoutKt =
-      decltype(composition(LayoutK{}, make_layout(Shape<Int<kD>, Int<kN>, _2>{},
-                                                  make_stride(Int<kN>{}, _1{}, Int<kN * kD>{}))));
+  template <int kRows, int kStages>
+  using Tiles = decltype(tile_to_shape(Atom{}, Shape<Int<kRows>, Int<kD>, Int<kStages>>{}));
+  template <int kRows, int kStages>  // the same, columns first
+  using Transposed = decltype(composition(
+      Tiles<kRows, kStages>{}, make_layout(Shape<Int<kD>, Int<kRows>, Int<kStages>>{},
+                                           make_stride(Int<kRows>{}, _1{}, Int<kRows * kD>{}))));
+  using LayoutQ = Tiles<kM, kQStages>;
+  using LayoutQt = Transposed<kM, kQStages>;
+  using LayoutDo = Tiles<kM, kDoStages>;
+  using LayoutDot = Transposed<kM, kDoStages>;
+  using LayoutK = Tiles<kN, 2>;
+  using LayoutKt = Transposed<kN, 2>;
+  using LayoutV = Tiles<kN, kVStages>;
   using LayoutDs =
-      decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{}, Shape<Int<kM>, Int<kN>, _2>{}));
-  using LayoutDst =
-      decltype(composition(LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>, _2>{},
-                                                   make_stride(Int<kM>{}, _1{}, Int<kM * kN>{}))));
+      decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{}, Shape<Int<kM>, Int<kN>>{}));
+  using LayoutDst = decltype(composition(
+      LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>>{}, make_stride(Int<kM>{}, _1{}))));
   using TwoRows = Layout<Shape<_2, _1, _1>>;
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, Int<kD>>>(), TwoRows{}));
@@ -71,21 +77,23 @@ struct BackwardConfig {
       GMMA::ss_op_selector<E, E, float, Shape<_64, Int<kQColumns>, Int<kN>>, GMMA::Major::MN,
                            GMMA::Major::MN>(),
       Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
-  static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2, kRowBytes = kM * 4;
+  static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2;
+  static constexpr uint32_t kRowBytes = Scores::kRows ? kM * 4 : 0;
   static constexpr int kSlot = kM * kD;  // floats of d_q of a tile
 
   struct alignas(1024) Shared {
-    alignas(1024) E q[kStages * kM * kD];
-    alignas(1024) E d_o[kStages * kM * kD];
+    alignas(1024) E q[kQStages * kM * kD];
+    alignas(1024) E d_o[kDoStages * kM * kD];
     alignas(1024) E k[2 * kN * kD];
-    alignas(1024) E v[2 * kN * kD];
-    alignas(1024) E ds[2 * kM * kN];
-    alignas(128) float lse[kStages][kM];
-    alignas(128) float delta[kStages][kM];
+    alignas(1024) E v[kVStages * kN * kD];
+    alignas(1024) E ds[kM * kN];
+    alignas(1024) float4 dq[kSlot / 4];  // on its way to or from where it gathers
+    alignas(128) float lse[kQStages][kM];
+    alignas(128) float delta[kDoStages][kM];
     KeyBlock block[2];
-    uint64_t full_k[2], full_v[2], empty_kv[2];
-    uint64_t full_q[kStages], empty_q[kStages], full_do[kStages], empty_do[kStages];
-    uint64_t turn[2], added[2], noted[2];
+    uint64_t full_k[2], empty_k[2], full_v[kVStages], empty_v[kVStages];
+    uint64_t full_q[kQStages], empty_q[kQStages], full_do[kDoStages], empty_do[kDoStages];
+    uint64_t ds_free, dq_out, dq_sent, dq_in, dq_read;
   };
 };
 
@@ -117,7 +125,7 @@ __device__ __forceinline__ BlockRange blocks_seen(int left, int right, int m0, i
   return {(first > 0 ? first : 0) / 128, ((last < nk ? last : nk) + 127) / 128 - 1};
 }
 
-template <bool kFirst = false, class Mma, class A, class B, class Acc>
+template <class Mma, class A, class B, class Acc>
 __device__ __forceinline__ void issue(Mma& mma, const A& a, const B& b, Acc& acc,
                                       GMMA::ScaleOut first = GMMA::ScaleOut::Zero) {
   warpgroup_fence_operand(acc);
@@ -165,6 +173,17 @@ struct Walk {
   }
 };
 
+/// A ring of stages; `phase` is the parity to wait for.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase;
+  __device__ __forceinline__ explicit Ring(uint32_t phase) : phase(phase) {}
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
 template <class C, class TmaQ, class TmaK>
 __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArguments& p,
                                         const TmaQ& tma_q, const TmaQ& tma_do, const TmaK& tma_k,
@@ -174,9 +193,9 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
   const auto mk = tma_k.get_tma_tensor(make_shape(int(p.k_tokens), Int<C::kD>{}, p.kv_heads));
   const auto mv = tma_v.get_tma_tensor(make_shape(int(p.k_tokens), Int<C::kD>{}, p.kv_heads));
   const Tensor sq = make_tensor(make_smem_ptr(s.q), typename C::LayoutQ{});
-  const Tensor sdo = make_tensor(make_smem_ptr(s.d_o), typename C::LayoutQ{});
+  const Tensor sdo = make_tensor(make_smem_ptr(s.d_o), typename C::LayoutDo{});
   const Tensor sk = make_tensor(make_smem_ptr(s.k), typename C::LayoutK{});
-  const Tensor sv = make_tensor(make_smem_ptr(s.v), typename C::LayoutK{});
+  const Tensor sv = make_tensor(make_smem_ptr(s.v), typename C::LayoutV{});
   const auto slice_q = tma_q.get_slice(_0{});
   const auto slice_do = tma_do.get_slice(_0{});
   const auto slice_k = tma_k.get_slice(_0{});
@@ -185,8 +204,10 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
     return local_tile(domain_offset(make_coord(row, _0{}), m(_, _, head)),
                       Shape<decltype(rows), Int<C::kD>>{}, make_coord(_0{}, _0{}));
   };
-  int kv = 0, stage = 0;
-  uint32_t kv_phase = 1, phase = 1;
+  Ring<2> at_k(1);
+  Ring<C::kVStages> at_v(1);
+  Ring<C::kQStages> at_q(1);
+  Ring<C::kDoStages> at_do(1);
   const int items = *p.count * p.kv_heads, group = p.heads / p.kv_heads;
   for (int item = blockIdx.x; item < items;) {
     const int sequence = p.tiles[2 * (item / p.kv_heads)];
@@ -208,84 +229,110 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
       b.q_first = b.seen ? first / C::kM : 0;
       b.q_last = b.seen ? (last + C::kM - 1) / C::kM : 1;
       b.steps = (b.q_last - b.q_first) * (b.seen ? group : 1);
-      EmptyBarrier::wait(&s.empty_kv[kv], kv_phase);
-      s.block[kv] = b;
-      FullBarrier::arrive_and_expect_tx(&s.full_k[kv], C::kKBytes);
-      copy(tma_k.with(s.full_k[kv]),
+      EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
+      s.block[at_k.stage] = b;
+      FullBarrier::arrive_and_expect_tx(&s.full_k[at_k.stage], C::kKBytes);
+      copy(tma_k.with(s.full_k[at_k.stage]),
            slice_k.partition_S(rows_of(mk, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
-           slice_k.partition_D(sk(_, _, kv)));
+           slice_k.partition_D(sk(_, _, at_k.stage)));
+      at_k.advance();
       Walk<C> w(b);
       for (int t = 0; t < b.steps; ++t, w.advance(b)) {
         const int row = int(b.q_start) + w.tile * C::kM, head = b.head * group + w.member;
         const float* rows = p.rows + (int64_t{b.tile0 + w.tile} * p.heads + head) * 2 * C::kM;
-        EmptyBarrier::wait(&s.empty_q[stage], phase);
-        FullBarrier::arrive_and_expect_tx(&s.full_q[stage],
-                                          C::kQBytes + (C::Scores::kRows ? C::kRowBytes : 0));
-        copy(tma_q.with(s.full_q[stage]), slice_q.partition_S(rows_of(mq, row, head, Int<C::kM>{})),
-             slice_q.partition_D(sq(_, _, stage)));
+        EmptyBarrier::wait(&s.empty_q[at_q.stage], at_q.phase);
+        FullBarrier::arrive_and_expect_tx(&s.full_q[at_q.stage], C::kQBytes + C::kRowBytes);
+        copy(tma_q.with(s.full_q[at_q.stage]),
+             slice_q.partition_S(rows_of(mq, row, head, Int<C::kM>{})),
+             slice_q.partition_D(sq(_, _, at_q.stage)));
         if constexpr (C::Scores::kRows)
-          SM90_BULK_COPY_G2S::copy(rows, &s.full_q[stage], s.lse[stage], C::kRowBytes);
-        if (t == 0) {
-          FullBarrier::arrive_and_expect_tx(&s.full_v[kv], C::kKBytes);
-          copy(tma_v.with(s.full_v[kv]),
-               slice_v.partition_S(rows_of(mv, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
-               slice_v.partition_D(sv(_, _, kv)));
-        }
-        EmptyBarrier::wait(&s.empty_do[stage], phase);
-        FullBarrier::arrive_and_expect_tx(&s.full_do[stage],
-                                          C::kQBytes + (C::Scores::kRows ? C::kRowBytes : 0));
-        copy(tma_do.with(s.full_do[stage]),
+          SM90_BULK_COPY_G2S::copy(rows, &s.full_q[at_q.stage], s.lse[at_q.stage], C::kRowBytes);
+        at_q.advance();
+        EmptyBarrier::wait(&s.empty_do[at_do.stage], at_do.phase);
+        FullBarrier::arrive_and_expect_tx(&s.full_do[at_do.stage], C::kQBytes + C::kRowBytes);
+        copy(tma_do.with(s.full_do[at_do.stage]),
              slice_do.partition_S(rows_of(mdo, row, head, Int<C::kM>{})),
-             slice_do.partition_D(sdo(_, _, stage)));
+             slice_do.partition_D(sdo(_, _, at_do.stage)));
         if constexpr (C::Scores::kRows)
-          SM90_BULK_COPY_G2S::copy(rows + C::kM, &s.full_do[stage], s.delta[stage], C::kRowBytes);
-        if (++stage == C::kStages) stage = 0, phase ^= 1;
+          SM90_BULK_COPY_G2S::copy(rows + C::kM, &s.full_do[at_do.stage], s.delta[at_do.stage],
+                                   C::kRowBytes);
+        at_do.advance();
+        if (t == 0) {
+          EmptyBarrier::wait(&s.empty_v[at_v.stage], at_v.phase);
+          FullBarrier::arrive_and_expect_tx(&s.full_v[at_v.stage], C::kKBytes);
+          copy(tma_v.with(s.full_v[at_v.stage]),
+               slice_v.partition_S(rows_of(mv, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
+               slice_v.partition_D(sv(_, _, at_v.stage)));
+          at_v.advance();
+        }
       }
-      if (++kv == 2) kv = 0, kv_phase ^= 1;
     }
     item = gridDim.x + atomicAdd(p.next, 1);  // late: others wait for what a CTA has taken
   }
-  EmptyBarrier::wait(&s.empty_kv[kv], kv_phase);
-  s.block[kv].head = -1;
-  FullBarrier::arrive(&s.full_k[kv]);
+  EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
+  s.block[at_k.stage].head = -1;
+  FullBarrier::arrive(&s.full_k[at_k.stage]);
 }
 
-/// Steps of chained blocks: one warp tells the consumers that the blocks before have added to a
-/// tile's d_q, another tells the blocks behind that this one has.
-template <class C, bool kWait>
-__device__ __forceinline__ void take_turns(typename C::Shared& s, const BackwardArguments& p) {
+/// What becomes of a step's part of d_q: it is the only one; or the first, put where the parts
+/// gather; or added there; or the last, which takes the sum of the others.
+enum class Part { kOnly, kFirst, kMiddle, kLast, kNone };
+template <class C>
+__device__ __forceinline__ Part part_of(const BackwardArguments& p, const KeyBlock& b, int m0,
+                                        int rows) {
+  if (!b.seen) return Part::kNone;
+  const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
+  const int block = b.n0 / C::kN;
+  if (block == range.last) return block == range.first ? Part::kOnly : Part::kLast;
+  return block == range.first ? Part::kFirst : Part::kMiddle;
+}
+
+/// One thread moves parts of d_q between shared memory and where they gather. On a chained block it
+/// waits until the blocks before have added theirs, and tells when this one has.
+template <class C>
+__device__ __forceinline__ void gather(typename C::Shared& s, const BackwardArguments& p) {
+  constexpr int kBytes = C::kSlot * 4;
   const int group = p.heads / p.kv_heads;
-  int kv = 0, count = 0;
-  uint32_t kv_phase = 0;
-  for (;;) {
-    FullBarrier::wait(&s.full_k[kv], kv_phase);
-    const KeyBlock& b = s.block[kv];
+  Ring<2> at_k(0);
+  Ring<1> out(0), read(1);
+  for (;; at_k.advance()) {
+    FullBarrier::wait(&s.full_k[at_k.stage], at_k.phase);
+    const KeyBlock& b = s.block[at_k.stage];
     if (b.head < 0) break;
-    if (b.chained && b.seen) {
-      Walk<C> w(b);
-      for (int t = 0; t < b.steps; ++t, ++count, w.advance(b)) {
-        const int m0 = w.tile * C::kM;
-        const int place =
-            b.n0 / C::kN - blocks_seen(p.left, p.right, m0, m0 + w.rows(b), b.nq, b.nk).first;
-        int* turn = p.turns + int64_t{b.tile0 + w.tile} * p.heads + b.head * group + w.member;
-        if constexpr (kWait) {
-          if (count >= 2) EmptyBarrier::wait(&s.noted[count & 1], ((count >> 1) - 1) & 1);
-          int now;
-          do {
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-          } while (now != place);
-          EmptyBarrier::arrive(&s.turn[count & 1]);
-        } else {
-          EmptyBarrier::wait(&s.added[count & 1], (count >> 1) & 1);
-          EmptyBarrier::arrive(&s.noted[count & 1]);
-          __threadfence();
-          asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(place + 1)
-                       : "memory");
+    bulk_wait();  // the block before may have the same tiles
+    Walk<C> w(b);
+    for (int t = 0; t < b.steps; ++t, w.advance(b)) {
+      const int m0 = w.tile * C::kM, rows = w.rows(b);
+      const Part part = part_of<C>(p, b, m0, rows);
+      if (part == Part::kOnly || part == Part::kNone) continue;
+      const int64_t tile = int64_t{b.tile0 + w.tile} * p.heads + b.head * group + w.member;
+      const int place =
+          b.n0 / C::kN - blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk).first;
+      float* slot =
+          b.chained
+              ? p.shared + tile * C::kSlot
+              : p.own + (int64_t{blockIdx.x * group + w.member} * (p.whole / C::kM) + w.tile) *
+                            C::kSlot;
+      if (part == Part::kLast) {
+        EmptyBarrier::wait(&s.dq_read, read.phase);
+        read.advance();
+        if (b.chained) await_turn(p.turns + tile, place);
+        FullBarrier::arrive_and_expect_tx(&s.dq_in, kBytes);
+        SM90_BULK_COPY_G2S::copy(slot, &s.dq_in, s.dq, kBytes);
+      } else {
+        EmptyBarrier::wait(&s.dq_out, out.phase);
+        out.advance();
+        if (b.chained) await_turn(p.turns + tile, place);
+        part == Part::kFirst ? bulk_store(slot, s.dq, kBytes) : bulk_add(slot, s.dq, kBytes);
+        bulk_wait_read();
+        EmptyBarrier::arrive(&s.dq_sent);
+        if (b.chained) {
+          bulk_wait();
+          pass_turn(p.turns + tile, place + 1);
         }
       }
     }
-    EmptyBarrier::arrive(&s.empty_kv[kv]);
-    if (++kv == 2) kv = 0, kv_phase ^= 1;
+    EmptyBarrier::arrive(&s.empty_k[at_k.stage]);
   }
 }
 
@@ -301,22 +348,16 @@ __device__ __forceinline__ void consume(typename C::Shared& s, const BackwardArg
   const auto my_s = mma_s.get_thread_slice(group * 128);
   const auto my_kv = mma_kv.get_thread_slice(group * 128);
   const auto my_q = mma_q.get_thread_slice(group * 128);
-  const Tensor fk = my_s.make_fragment_A(
-      my_s.partition_A(make_tensor(make_smem_ptr(s.k), typename C::LayoutK{})));
-  const Tensor fv = my_s.make_fragment_A(
-      my_s.partition_A(make_tensor(make_smem_ptr(s.v), typename C::LayoutK{})));
-  const Tensor fq = my_s.make_fragment_B(
-      my_s.partition_B(make_tensor(make_smem_ptr(s.q), typename C::LayoutQ{})));
-  const Tensor fdo = my_s.make_fragment_B(
-      my_s.partition_B(make_tensor(make_smem_ptr(s.d_o), typename C::LayoutQ{})));
-  const Tensor fqt = my_kv.make_fragment_B(
-      my_kv.partition_B(make_tensor(make_smem_ptr(s.q), typename C::LayoutQt{})));
-  const Tensor fdot = my_kv.make_fragment_B(
-      my_kv.partition_B(make_tensor(make_smem_ptr(s.d_o), typename C::LayoutQt{})));
-  const Tensor fds = my_q.make_fragment_A(
-      my_q.partition_A(make_tensor(make_smem_ptr(s.ds), typename C::LayoutDs{})));
-  const Tensor fkt = my_q.make_fragment_B(
-      my_q.partition_B(make_tensor(make_smem_ptr(s.k), typename C::LayoutKt{})));
+  const auto shared = [](auto* x, auto layout) { return make_tensor(make_smem_ptr(x), layout); };
+  const auto fk = my_s.make_fragment_A(my_s.partition_A(shared(s.k, typename C::LayoutK{})));
+  const auto fv = my_s.make_fragment_A(my_s.partition_A(shared(s.v, typename C::LayoutV{})));
+  const auto fq = my_s.make_fragment_B(my_s.partition_B(shared(s.q, typename C::LayoutQ{})));
+  const auto fdo = my_s.make_fragment_B(my_s.partition_B(shared(s.d_o, typename C::LayoutDo{})));
+  const auto fqt = my_kv.make_fragment_B(my_kv.partition_B(shared(s.q, typename C::LayoutQt{})));
+  const auto fdot =
+      my_kv.make_fragment_B(my_kv.partition_B(shared(s.d_o, typename C::LayoutDot{})));
+  const auto fds = my_q.make_fragment_A(my_q.partition_A(shared(s.ds, typename C::LayoutDs{})));
+  const auto fkt = my_q.make_fragment_B(my_q.partition_B(shared(s.k, typename C::LayoutKt{})));
   Tensor scores = partition_fragment_C(mma_s, Shape<Int<kN>, Int<kM>>{});
   Tensor dp = partition_fragment_C(mma_s, Shape<Int<kN>, Int<kM>>{});
   Tensor dk = partition_fragment_C(mma_kv, Shape<Int<kN>, Int<kD>>{});
@@ -330,23 +371,26 @@ __device__ __forceinline__ void consume(typename C::Shared& s, const BackwardArg
   const auto to_shared = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, E>{}, mma_s);
   const auto my_copy = to_shared.get_thread_slice(thread);
   const Tensor ds_from = my_copy.retile_S(make_tensor(ds16.data(), scores.layout()));
-  const Tensor ds_to =
-      my_copy.partition_D(make_tensor(make_smem_ptr(s.ds), typename C::LayoutDst{}));
+  Tensor ds_to = my_copy.partition_D(shared(s.ds, typename C::LayoutDst{}));
   const bool leader = lane == 0;
   const typename C::Scores policy(p.scale, p.activation);
 
-  int kv = 0, stage = 0, buffer = 0, chained = 0;
-  uint32_t kv_phase = 0, phase = 0;
+  Ring<2> at_k(0);
+  Ring<C::kVStages> at_v(0);
+  Ring<C::kQStages> at_q(0);
+  Ring<C::kDoStages> at_do(0);
+  Ring<1> ds_free(1), sent(1), in(0);
+  float4* staged = s.dq + group * (C::kSlot / 8) + in_group;  // [i][128 threads] of a warpgroup
   // A step's queries have come, and at its first step a block's keys.
-  const auto await_queries = [&](const KeyBlock& b, E* keys, bool first, int rows, int stage,
-                                 uint32_t phase) {
-    FullBarrier::wait(&s.full_q[stage], phase);
+  const auto await_queries = [&](const KeyBlock& b, E* keys, bool first, int rows,
+                                 const Ring<C::kQStages>& at) {
+    FullBarrier::wait(&s.full_q[at.stage], at.phase);
     if (first && b.n0 + kN > b.nk) clear_tail<kN, kD>(keys, b.nk - b.n0, in_group, group);
-    if (rows < kM) clear_tail<kM, kD>(s.q + stage * kM * kD, rows, in_group, group);
+    if (rows < kM) clear_tail<kM, kD>(s.q + at.stage * kM * kD, rows, in_group, group);
   };
   // d_k and d_v of a block leave, under the first products of the next.
-  const auto finish = [&](int kv) {
-    const KeyBlock& b = s.block[kv];
+  const auto finish = [&](int k_stage) {
+    const KeyBlock& b = s.block[k_stage];
     const int keys = b.nk - b.n0, head = b.head;
     const int64_t token = b.k_start + b.n0;
     store_rows<kD / 8>(dv.data(), static_cast<E*>(p.d_v) + token * p.v_token + head * p.v_head,
@@ -354,7 +398,7 @@ __device__ __forceinline__ void consume(typename C::Shared& s, const BackwardArg
     store_rows<kD / 8>(dk.data(), static_cast<E*>(p.d_k) + token * p.k_token + head * p.k_head,
                        p.k_token, 64 * group + row, keys, p.scale * p.beta);
     __syncwarp();
-    if (leader) EmptyBarrier::arrive(&s.empty_kv[kv]);
+    if (leader) EmptyBarrier::arrive(&s.empty_k[k_stage]);
   };
 
   FullBarrier::wait(&s.full_k[0], 0);
@@ -362,140 +406,137 @@ __device__ __forceinline__ void consume(typename C::Shared& s, const BackwardArg
   clear(dk);
   clear(dv);
   Walk<C> w(s.block[0]);
-  await_queries(s.block[0], s.k, true, w.rows(s.block[0]), 0, 0);
+  await_queries(s.block[0], s.k, true, w.rows(s.block[0]), at_q);
   issue(mma_s, fk(_, _, _, 0), fq(_, _, _, 0), scores);
   warpgroup_wait<0>();  // nothing in flight where the loop begins: ptxas would serialise all of it
   warpgroup_fence_operand(scores);
   const int members = p.heads / p.kv_heads;
-  bool started = false;
+  int last_q = -1;  // stage of the queries of the step before
   for (;;) {
-    const KeyBlock& b = s.block[kv];
+    const KeyBlock& b = s.block[at_k.stage];
     const int steps = b.steps;
-    FullBarrier::wait(&s.full_v[kv], kv_phase);
+    FullBarrier::wait(&s.full_v[at_v.stage], at_v.phase);
     int t = 0;
     do {
       const int m0 = w.tile * kM, rows = w.rows(b);
-      FullBarrier::wait(&s.full_do[stage], phase);
-      if (rows < kM) clear_tail<kM, kD>(s.d_o + stage * kM * kD, rows, in_group, group);
+      const bool last = t + 1 == steps;
+      FullBarrier::wait(&s.full_do[at_do.stage], at_do.phase);
+      if (rows < kM) clear_tail<kM, kD>(s.d_o + at_do.stage * kM * kD, rows, in_group, group);
       if (t == 0 && b.n0 + kN > b.nk)
-        clear_tail<kN, kD>(s.v + kv * kN * kD, b.nk - b.n0, in_group, group);
+        clear_tail<kN, kD>(s.v + at_v.stage * kN * kD, b.nk - b.n0, in_group, group);
       warpgroup_wait<0>();  // scores; the last step's d_k
       warpgroup_fence_operand(scores);
       warpgroup_fence_operand(dk);
-      if (leader && started) EmptyBarrier::arrive(&s.empty_q[stage ^ 1]);
-      issue(mma_s, fv(_, _, _, kv), fdo(_, _, _, stage), dp);
-      if (t == 0 && started) finish(kv ^ 1);
-      started = true;
+      if (leader && last_q >= 0) EmptyBarrier::arrive(&s.empty_q[last_q]);
+      issue(mma_s, fv(_, _, _, at_v.stage), fdo(_, _, _, at_do.stage), dp);
+      if (t == 0 && last_q >= 0) finish(at_k.stage ^ 1);
+      last_q = at_q.stage;
 
-      policy.template weights<kM>(scores.data(), p_words, gates, s.lse[stage], lane);
+      policy.template weights<kM>(scores.data(), p_words, gates, s.lse[at_q.stage], lane);
       const int shift = b.nk - b.nq;
       if (rows < kM || b.n0 + kN > b.nk || b.n0 + kN - 1 > m0 + shift + p.right ||
           b.n0 < m0 + kM - 1 + shift - p.left) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int key = b.n0 + 64 * group + row + 8 * r;
-          const int first = max(-1, key - shift - p.right - m0) - 2 * (lane & 3);
-          const int last =
+          const int low = max(-1, key - shift - p.right - m0) - 2 * (lane & 3);
+          const int high =
               (key < b.nk ? min(rows, key - shift + p.left + 1 - m0) : -1) - 2 * (lane & 3);
 #pragma unroll
           for (int j = 0; j < kM / 8; ++j) {
-            const bool low = 8 * j >= first && 8 * j < last;
-            const bool high = 8 * j + 1 >= first && 8 * j + 1 < last;
-            const uint32_t keep = (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+            const uint32_t keep = (8 * j >= low && 8 * j < high ? 0x0000ffffu : 0u) |
+                                  (8 * j + 1 >= low && 8 * j + 1 < high ? 0xffff0000u : 0u);
             p_words[2 * j + r] &= keep;
             if constexpr (C::Scores::kGates) gates[2 * j + r] &= keep;
           }
         }
       }
-      issue(mma_kv, p16, fdot(_, _, _, stage), dv,
+      issue(mma_kv, p16, fdot(_, _, _, at_do.stage), dv,
             t == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One);
       warpgroup_wait<1>();
       warpgroup_fence_operand(dp);
       policy.template gradients<kM>(C::Scores::kGates ? gates : p_words, dp.data(), ds_words,
-                                    s.delta[stage], lane);
-      if (!b.seen)  // its deltas are anything
+                                    s.delta[at_do.stage], lane);
+      if (!b.seen) {  // its deltas are anything
 #pragma unroll
         for (int i = 0; i < kM / 4; ++i) ds_words[i] = 0;
-      copy(to_shared, ds_from, ds_to(_, _, _, buffer));
+      }
+      if (leader && last) EmptyBarrier::arrive(&s.empty_v[at_v.stage]);
+      EmptyBarrier::wait(&s.ds_free, ds_free.phase);  // both warpgroups' d_q of the step before
+      ds_free.advance();
+      copy(to_shared, ds_from, ds_to);
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(256, 1);
 
-      const int next_stage = stage ^ 1;
-      const uint32_t next_phase = phase ^ (next_stage == 0);
-      const bool last = t + 1 == steps;
-      const int next_kv = last ? kv ^ 1 : kv;
-      if (last) FullBarrier::wait(&s.full_k[next_kv], kv_phase ^ (next_kv == 0));
+      Ring<C::kQStages> next_q = at_q;
+      next_q.advance();
+      Ring<2> next_k = at_k;
+      if (last) {
+        next_k.advance();
+        FullBarrier::wait(&s.full_k[next_k.stage], next_k.phase);
+      }
       Walk<C> next = w;
-      const KeyBlock& next_b = s.block[next_kv];
+      const KeyBlock& next_b = s.block[next_k.stage];
       if (next_b.head >= 0) {
         last ? void(next = Walk<C>(next_b)) : next.advance(b);
-        await_queries(next_b, s.k + next_kv * kN * kD, last, next.rows(next_b), next_stage,
-                      next_phase);
+        await_queries(next_b, s.k + next_k.stage * kN * kD, last, next.rows(next_b), next_q);
       }
       // In one piece, without branches: ptxas loses count of the products in flight otherwise. After
       // the last block the scores are of whatever lies there.
-      issue(mma_q, fds(_, _, _, buffer), fkt(_, _, _, kv), dq);
-      issue(mma_kv, ds16, fqt(_, _, _, stage), dk,
+      issue(mma_q, fds, fkt(_, _, _, at_k.stage), dq);
+      issue(mma_kv, ds16, fqt(_, _, _, at_q.stage), dk,
             t == 0 ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One);
       warpgroup_wait<2>();  // d_v: gives back the registers of P
       warpgroup_fence_operand(dv);
-      issue(mma_s, fk(_, _, _, next_kv), fq(_, _, _, next_stage), scores);
+      issue(mma_s, fk(_, _, _, next_k.stage), fq(_, _, _, next_q.stage), scores);
       warpgroup_wait<2>();
       warpgroup_fence_operand(dq);
-      if (leader) EmptyBarrier::arrive(&s.empty_do[stage]);
+      if (leader) {
+        EmptyBarrier::arrive(&s.empty_do[at_do.stage]);
+        EmptyBarrier::arrive(&s.ds_free);
+      }
 
-      // d_q: thread t owns the float4 [i][t] of a slot.
-      if (b.seen) {
-        const int key_block = b.n0 / kN, head = b.head * members + w.member;
-        const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
-        float* slot =
-            b.chained
-                ? p.shared + (int64_t{b.tile0 + w.tile} * p.heads + head) * C::kSlot
-                : p.own + (int64_t{blockIdx.x * members + w.member} * (p.whole / kM) + w.tile) *
-                              C::kSlot;
-        float4* mine = reinterpret_cast<float4*>(slot) + thread;
-        if (b.chained) EmptyBarrier::wait(&s.turn[chained & 1], (chained >> 1) & 1);
-        if (key_block == range.last) {
-          if (key_block != range.first) {
+      const Part part = part_of<C>(p, b, m0, rows);
+      if (part == Part::kFirst || part == Part::kMiddle) {
+        EmptyBarrier::wait(&s.dq_sent, sent.phase);
+        sent.advance();
 #pragma unroll
-            for (int i = 0; i < size(dq) / 4; ++i) {
-              const float4 x = __ldcg(mine + i * 256);
-              dq(4 * i) += x.x, dq(4 * i + 1) += x.y, dq(4 * i + 2) += x.z, dq(4 * i + 3) += x.w;
-            }
+        for (int i = 0; i < size(dq) / 4; ++i)
+          staged[i * 128] = float4{dq(4 * i), dq(4 * i + 1), dq(4 * i + 2), dq(4 * i + 3)};
+        cutlass::arch::fence_view_async_shared();
+        __syncwarp();
+        if (leader) EmptyBarrier::arrive(&s.dq_out);
+      } else if (part != Part::kNone) {
+        if (part == Part::kLast) {
+          FullBarrier::wait(&s.dq_in, in.phase);
+          in.advance();
+#pragma unroll
+          for (int i = 0; i < size(dq) / 4; ++i) {
+            const float4 x = staged[i * 128];
+            dq(4 * i) += x.x, dq(4 * i + 1) += x.y, dq(4 * i + 2) += x.z, dq(4 * i + 3) += x.w;
           }
-          const int row0 = row + (C::kSplitColumns ? 0 : 64 * group);
-          E* to = static_cast<E*>(p.d_q) + (b.q_start + m0) * p.q_token + head * p.q_head +
-                  (C::kSplitColumns ? group * (kD / 2) : 0);
-          store_rows<C::kQColumns / 8>(dq.data(), to, p.q_token, row0, rows, p.scale * p.beta);
-        } else if (key_block == range.first) {
-#pragma unroll
-          for (int i = 0; i < size(dq) / 4; ++i)
-            __stcg(mine + i * 256, float4{dq(4 * i), dq(4 * i + 1), dq(4 * i + 2), dq(4 * i + 3)});
-        } else {
-#pragma unroll
-          for (int i = 0; i < size(dq) / 4; ++i)
-            add4(mine + i * 256, dq(4 * i), dq(4 * i + 1), dq(4 * i + 2), dq(4 * i + 3));
-        }
-        if (b.chained) {
           __syncwarp();
-          if (leader) EmptyBarrier::arrive(&s.added[chained & 1]);
-          ++chained;
+          if (leader) EmptyBarrier::arrive(&s.dq_read);
         }
+        E* to = static_cast<E*>(p.d_q) + (b.q_start + m0) * p.q_token +
+                (b.head * members + w.member) * p.q_head +
+                (C::kSplitColumns ? group * (kD / 2) : 0);
+        store_rows<C::kQColumns / 8>(dq.data(), to, p.q_token,
+                                     row + (C::kSplitColumns ? 0 : 64 * group), rows,
+                                     p.scale * p.beta);
       }
       w = next;
-      stage = next_stage;
-      phase = next_phase;
-      buffer ^= 1;
+      at_q = next_q;
+      at_do.advance();
     } while (++t < steps);
-    kv ^= 1;
-    kv_phase ^= kv == 0;
-    if (s.block[kv].head < 0) break;
+    at_k.advance();
+    at_v.advance();
+    if (s.block[at_k.stage].head < 0) break;
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(dk);
   warpgroup_fence_operand(scores);
-  if (leader) EmptyBarrier::arrive(&s.empty_q[stage ^ 1]);
-  finish(kv ^ 1);
+  finish(at_k.stage ^ 1);
 }
 
 template <class C, class TmaQ, class TmaK>
@@ -506,30 +547,26 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ char raw[];
   auto& s = *reinterpret_cast<typename C::Shared*>(raw);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) {
-      FullBarrier::init(&s.full_k[i], 1);
-      FullBarrier::init(&s.full_v[i], 1);
-      EmptyBarrier::init(&s.empty_kv[i], 8 + 2);
-      EmptyBarrier::init(&s.turn[i], 1);
-      EmptyBarrier::init(&s.added[i], 8);
-      EmptyBarrier::init(&s.noted[i], 1);
-    }
-    for (int i = 0; i < C::kStages; ++i) {
-      FullBarrier::init(&s.full_q[i], 1);
-      FullBarrier::init(&s.full_do[i], 1);
-      EmptyBarrier::init(&s.empty_q[i], 8);
-      EmptyBarrier::init(&s.empty_do[i], 8);
-    }
+    const auto init = [](uint64_t* full, uint64_t* empty, int stages, int readers) {
+      for (int i = 0; i < stages; ++i)
+        FullBarrier::init(full + i, 1), EmptyBarrier::init(empty + i, readers);
+    };
+    init(s.full_k, s.empty_k, 2, 8 + 1);  // the consumers' warps, and the one that gathers d_q
+    init(s.full_v, s.empty_v, C::kVStages, 8);
+    init(s.full_q, s.empty_q, C::kQStages, 8);
+    init(s.full_do, s.empty_do, C::kDoStages, 8);
+    init(&s.dq_in, &s.dq_read, 1, 8);
+    init(&s.dq_sent, &s.dq_out, 1, 8);
+    EmptyBarrier::init(&s.ds_free, 8);
     cutlass::arch::fence_barrier_init();
   }
   __syncthreads();
   if (cutlass::canonical_warp_group_idx() == 0) {
     cutlass::arch::warpgroup_reg_dealloc<24>();
     const int warp = cutlass::canonical_warp_idx_sync();
-    if (warp < 3 && cute::elect_one_sync()) {
+    if (warp < 2 && cute::elect_one_sync()) {
       if (warp == 0) produce<C>(s, p, tma_q, tma_do, tma_k, tma_v);
-      if (warp == 1) take_turns<C, true>(s, p);
-      if (warp == 2) take_turns<C, false>(s, p);
+      if (warp == 1) gather<C>(s, p);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<240>();

@@ -1,6 +1,6 @@
 // GDPA's scores for attention_backward_sm90.cuh: P = f(s), dS = f'(s) dP with s = alpha q . k.
-// Which f is a run-time branch around the loop over a thread's scores, so that four instantiations
-// do for all. Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's.
+// SiLU and GELU (tanh) have their own instantiations; the others share one, with a run-time branch.
+// Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's.
 #pragma once
 
 #include "tautline/kernels/attention_backward_sm90_rows.cuh"
@@ -42,7 +42,10 @@ __device__ __forceinline__ Weight weight_of(float s) {
   }
 }
 
-template <class E>
+/// kActivations: those that one instantiation covers. Where there are several, a run-time branch
+/// chooses for eight scores at a time: around all of a thread's scores its ends would meet in more
+/// registers than there are.
+template <class E, ScoreActivation... kActivations>
 struct PointwiseScores {
   static constexpr bool kRows = false, kGates = true;
   float scale;
@@ -50,36 +53,31 @@ struct PointwiseScores {
   __device__ PointwiseScores(float scale, ScoreActivation activation)
       : scale(scale), activation(activation) {}
 
+  template <ScoreActivation kActivation, int kBegin, int kEnd, class Registers>
+  __device__ __forceinline__ void some(Registers s, uint32_t* p, uint32_t* gates) const {
+#pragma unroll
+    for (int i = kBegin; i < kEnd; i += 2) {
+      const Weight x = weight_of<kActivation>(s[i] * scale);
+      const Weight y = weight_of<kActivation>(s[i + 1] * scale);
+      p[i / 2] = pack<E>(x.f, y.f);
+      gates[i / 2] = pack<E>(x.slope, y.slope);
+    }
+  }
+  template <int kBegin, int kCount, class Registers>
+  __device__ __forceinline__ void choose(Registers s, uint32_t* p, uint32_t* gates) const {
+    if constexpr (kBegin < kCount) {
+      ((activation == kActivations ? some<kActivations, kBegin, kBegin + 8>(s, p, gates) : void()),
+       ...);
+      choose<kBegin + 8, kCount>(s, p, gates);
+    }
+  }
   template <int kM, class Registers>
   __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates, const float*,
                                           int) const {
-    const auto all = [&](auto weight) {
-#pragma unroll
-      for (int i = 0; i < kM / 2; i += 2) {
-        const Weight x = weight(s[i] * scale), y = weight(s[i + 1] * scale);
-        p[i / 2] = pack<E>(x.f, y.f);
-        gates[i / 2] = pack<E>(x.slope, y.slope);
-      }
-    };
-    using enum ScoreActivation;
-    switch (activation) {
-      case kIdentity:
-        return all([](float x) { return weight_of<kIdentity>(x); });
-      case kRelu:
-        return all([](float x) { return weight_of<kRelu>(x); });
-      case kSquaredRelu:
-        return all([](float x) { return weight_of<kSquaredRelu>(x); });
-      case kSilu:
-        return all([](float x) { return weight_of<kSilu>(x); });
-      case kGelu:
-        return all([](float x) { return weight_of<kGelu>(x); });
-      case kGeluTanh:
-        return all([](float x) { return weight_of<kGeluTanh>(x); });
-      case kLeakyRelu:
-        return all([](float x) { return weight_of<kLeakyRelu>(x); });
-      case kHardSwish:
-        return all([](float x) { return weight_of<kHardSwish>(x); });
-    }
+    if constexpr (sizeof...(kActivations) == 1)
+      (some<kActivations, 0, kM / 2>(s, p, gates), ...);
+    else
+      choose<0, kM / 2>(s, p, gates);
   }
   template <int kM, class Registers>
   __device__ __forceinline__ void gradients(const uint32_t* gates, Registers dp, uint32_t* ds,

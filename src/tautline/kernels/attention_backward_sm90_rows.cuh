@@ -25,12 +25,6 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-__device__ __forceinline__ void add4(float4* to, float x, float y, float z, float w) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x),
-               "f"(y), "f"(z), "f"(w)
-               : "memory");
-}
-
 template <class E>
 __device__ __forceinline__ float2 unpack(uint32_t word) {
   if constexpr (std::is_same_v<E, cutlass::bfloat16_t>) {
@@ -109,6 +103,43 @@ __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, i
       if (inside) *reinterpret_cast<uint4*>(line + 8 * (j + lane)) = uint4{w[0], w[1], w[2], w[3]};
     }
   }
+}
+
+/// Bulk copies of shared memory to global memory by one thread, and waiting for them.
+__device__ __forceinline__ void bulk_store(float* to, const void* from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_add(float* to, const void* from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/// Until `turn` counts `place`; what was written before it was passed on is then seen, by bulk
+/// copies too.
+__device__ __forceinline__ void await_turn(const int* turn, int place) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  } while (now != place);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+__device__ __forceinline__ void pass_turn(int* turn, int place) {
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __threadfence();
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(place) : "memory");
 }
 
 /// One block a tile of kM queries: [tiles, H, 2, M] of lse / ln 2 and of delta = sum d_o o (rows

@@ -4,8 +4,8 @@
 // The producer turns the CTA's tiles into passes: 64 * kGroups queries of one head and the blocks of
 // kKeys keys that any of them sees. A warpgroup multiplies only the blocks that its own 64 queries
 // see and lets the others go by; it waits for no other warpgroup, so one's exponentials run under
-// another's products, and one may be a pass ahead: who has the late rows of a causal pass has the
-// early ones of the next. A tile of the order is two passes, one from either end of the sequence, so
+// another's products, and one may be passes ahead: rows are dealt to the warpgroups in turn, whether
+// passes are full or not. A tile of the order is two passes, one from either end of the sequence, so
 // that all tiles of a causal sequence weigh the same and stand side by side in the order, where
 // neighbours find its keys in L2. Where the keys of both fit in shared memory they are loaded once.
 //
@@ -13,6 +13,7 @@
 // are never read, and stores of partial tiles are clipped.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "tautline/kernels/attention_order.h"
@@ -44,10 +45,9 @@ struct alignas(16) Pass {
   int32_t head;
   int32_t row;               // of o, its first
   int32_t q_token, k_token;  // its first query, its sequence's first key
-  int32_t flags;
+  int32_t slot, group;       // the first 64 queries': where they lie, whose they are
+  int32_t keep;              // the next pass reads the same keys
 };
-constexpr int32_t kKeep = 1;  // the next pass reads the same keys
-constexpr int32_t kFlip = 2;  // warpgroups take their rows in reverse
 
 struct Keys {
   int32_t first, last;
@@ -76,20 +76,17 @@ struct ForwardConfig {
   static constexpr int kTail = kCut ? kN / 2 : kN;  // a last block of at most so many keys is cut
   static constexpr int kQBytes = kRows * kD * 2, kBlockBytes = kN * kD * 2;
   static constexpr int kRoom = 227 * 1024 - 2048;
-  static constexpr int stages_beside(int q_stages) {
-    const int stages = (kRoom - q_stages * kG * kQBytes) / (2 * kBlockBytes);
-    return stages < 8 ? stages : 8;
-  }
-  static constexpr int kQStages = stages_beside(3) == stages_beside(2) ? 3 : 2;
-  static constexpr int kStages = stages_beside(kQStages);
-  static_assert(kStages >= 2);
+  static constexpr int kStages = std::min(8, (kRoom - 2 * kG * kQBytes) / (2 * kBlockBytes));
+  static constexpr int kSlots = std::min(16, (kRoom - 2 * kStages * kBlockBytes) / kQBytes);
+  static constexpr int kDepth = 8;  // of passes that have been announced
+  static_assert(kStages >= 2 && kSlots >= 2 * kG);
 
   struct Shared {
-    char q[kQStages][kG][kQBytes];  // o takes the place of q
+    char q[kSlots][kQBytes];  // 64 queries each; o takes their place
     char k[kStages][kBlockBytes];
     char v[kStages][kBlockBytes];
-    Pass pass[kQStages];
-    uint64_t full_q[kQStages], empty_q[kQStages];
+    Pass pass[kDepth];
+    uint64_t full_pass[kDepth], empty_pass[kDepth], empty_q[kSlots];
     uint64_t full_k[kStages], empty_k[kStages], full_v[kStages], empty_v[kStages];
   };
 };
@@ -166,7 +163,8 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
     const int64_t q = p.q_offsets[item.sequence], q_end = p.q_offsets[item.sequence + 1];
     return Span{q, k, static_cast<int32_t>(q_end - q), static_cast<int32_t>(k_end - k)};
   };
-  Cursor<C::kQStages> at_q;
+  Cursor<C::kDepth> at_pass;
+  Cursor<C::kSlots> at_q;
   Cursor<kStages> at_k, at_v;
   const auto load = [&](const CUtensorMap& map, uint64_t* full, uint64_t* empty, char* to,
                         Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
@@ -182,7 +180,7 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   };
   Item item = item_of(0), following = item_of(1);
   Span span = span_of(item);
-  int32_t flip = 0;
+  int32_t group = 0;
   for (int64_t round = 0; item.sequence >= 0; ++round) {
     const Item later = item_of(round + 2);  // asked for long before they are needed
     const Span next_span = span_of(following);
@@ -220,21 +218,26 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
           row + static_cast<int32_t>(p.q_offsets ? span.q : int64_t{item.sequence} * p.seeds);
       pass.q_token = static_cast<int32_t>(span.q) + row;
       pass.k_token = static_cast<int32_t>(span.k);
-      pass.flags = flip | (resident && turn == 0 ? kKeep : 0);
-      flip ^= kFlip;
       const int32_t active = min(C::kGroups, (left + kRows - 1) / kRows);
-      barrier_wait(&s.empty_q[at_q.stage], at_q.phase ^ 1);
-      s.pass[at_q.stage] = pass;
-      barrier_expect(&s.full_q[at_q.stage], active * C::kQBytes);
+      pass.slot = at_q.stage;
+      pass.group = group;
+      pass.keep = resident && turn == 0;
+      // Dealt in turn; after a full pass by one more, since its last rows may see more keys.
+      group = (group + active + active / C::kGroups) % C::kGroups;
+      uint64_t* full = &s.full_pass[at_pass.stage];
+      barrier_wait(&s.empty_pass[at_pass.stage], at_pass.phase ^ 1);
+      s.pass[at_pass.stage] = pass;
+      barrier_expect(full, active * C::kQBytes);
+      at_pass.next();
       for (int g = 0; g < active; ++g) {
         const int32_t count = min(kRows, left - g * kRows);
+        barrier_wait(&s.empty_q[at_q.stage], at_q.phase ^ 1);
 #pragma unroll
         for (int h = 0; h < C::kHalves; ++h)
-          tma_load(&p.q, &s.full_q[at_q.stage], s.q[at_q.stage][g] + h * kRows * 128, 64 * h,
-                   kRows - count, static_cast<int32_t>(span.q) + row + g * kRows + count,
-                   item.head);
+          tma_load(&p.q, full, s.q[at_q.stage] + h * kRows * 128, 64 * h, kRows - count,
+                   pass.q_token + g * kRows + count, item.head);
+        at_q.next();
       }
-      at_q.next();
       if (resident && turn == 1) continue;
       // From the last block to the first, in the order in which they are needed: K, K, V, K, V, ...
       for (int32_t n = 0; n <= pass.blocks; ++n) {
@@ -249,9 +252,9 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
     following = later;
     span = next_span;
   }
-  barrier_wait(&s.empty_q[at_q.stage], at_q.phase ^ 1);
-  s.pass[at_q.stage].queries = -1;
-  barrier_arrive(&s.full_q[at_q.stage]);
+  barrier_wait(&s.empty_pass[at_pass.stage], at_pass.phase ^ 1);
+  s.pass[at_pass.stage].queries = -1;
+  barrier_arrive(&s.full_pass[at_pass.stage]);
 }
 
 template <int W>
@@ -272,7 +275,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
   float scores[kN / 2], out[kD / 2];
   uint32_t weights[kN / 4], queries[C::kQueriesInRegisters ? kD / 4 : 4];
   typename C::Score score;
-  Cursor<C::kQStages> at_q;
+  Cursor<C::kDepth> at_pass;
   Cursor<kStages> at_k, at_v;
   uint64_t* storing = nullptr;  // the barrier to tell once the last output has left
   const auto stored = [&] {
@@ -283,12 +286,18 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     storing = nullptr;
   };
 
-  for (;; at_q.next()) {
-    barrier_wait(&s.full_q[at_q.stage], at_q.phase);
-    const Pass pass = s.pass[at_q.stage];
+  const auto done_with_pass = [&] {
+    if (lane == 0) barrier_arrive(&s.empty_pass[at_pass.stage]);
+  };
+
+  for (;; at_pass.next()) {
+    barrier_wait(&s.full_pass[at_pass.stage], at_pass.phase);
+    const Pass& told = s.pass[at_pass.stage];
+    const Pass pass = told;
     if (pass.queries < 0) break;
-    const int part = pass.flags & kFlip ? C::kGroups - 1 - group : group;
-    const bool keep = pass.flags & kKeep;
+    const int part = group - pass.group + (group < pass.group ? C::kGroups : 0);
+    const int slot = pass.slot + part - (pass.slot + part < C::kSlots ? 0 : C::kSlots);
+    const bool keep = pass.keep;
     const int32_t row = part * kRows, count = min(kRows, pass.queries - row);
     int32_t begin = pass.block, end = pass.block;  // blocks that my rows see
     Keys top{}, bottom{};
@@ -314,30 +323,30 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         at_v.next();
       }
     };
-    const uint64_t q_tile = tile_descriptor(s.q[at_q.stage][part]);
+    const Tile q_tile(s.q[slot]);
     // Of a block, its first W keys: all, or kTail of the last one.
     const auto multiply_qk = [&]<int W>(Width<W>, int stage) {
-      const uint64_t k_tile = tile_descriptor(s.k[stage]);
+      const Tile k_tile(s.k[stage]);
       auto& x = first_of<W / 2>(scores);
       hold(x);
       wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kD / 16; ++d) {
-        const uint64_t k_part = k_tile + (d / 4 * kN * 128 + d % 4 * 32) / 16;
+        const uint64_t k_part = k_tile.at(d / 4 * kN * 128 + d % 4 * 32);
         if constexpr (C::kQueriesInRegisters)
           mma_registers_shared<E, W>(queries + 4 * d, k_part, x, d > 0);
         else
-          mma_shared<E, W>(q_tile + (d / 4 * kRows * 128 + d % 4 * 32) / 16, k_part, x, d > 0);
+          mma_shared<E, W>(q_tile.at(d / 4 * kRows * 128 + d % 4 * 32), k_part, x, d > 0);
       }
       wgmma_commit();
     };
     const auto multiply_pv = [&](int stage) {
-      const uint64_t v_tile = tile_descriptor(s.v[stage], kN * 128);
+      const Tile v_tile(s.v[stage], kN * 128);
       hold(out);
       wgmma_fence();
 #pragma unroll
       for (int n = 0; n < kN / 16; ++n)
-        mma_registers<E, kD>(weights + 4 * n, v_tile + n * 16 * 128 / 16, out, true);
+        mma_registers<E, kD>(weights + 4 * n, v_tile.at(n * 16 * 128), out, true);
       wgmma_commit();
     };
     const auto mask = [&]<int W>(Width<W>, int32_t block) {
@@ -376,7 +385,6 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     };
     const auto step = [&](int32_t block) {  // the last weights' output, this block's weights
       if constexpr (C::kOverlap) {
-        barrier_wait(&s.full_k[at_k.stage], at_k.phase);
         multiply_qk(Width<kN>{}, at_k.stage);
         barrier_wait(&s.full_v[at_v.stage], at_v.phase);
         multiply_pv(at_v.stage);
@@ -395,7 +403,10 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       mask(Width<kN>{}, block);
       const bool grew = score.weigh(scores, factor);
       if constexpr (C::kOverlap) {
-        hold(scores);  // not rounded before the last weights have been used: registers are short
+        // Weights are found under the product, and rounded (registers are short) after it. The wait
+        // for keys keeps them apart: ptxas moves the wait for the product up to the next branch.
+        hold(scores);
+        if (block > begin) barrier_wait(&s.full_k[at_k.stage], at_k.phase);
         wgmma_wait<0>();
         hold(out);
         hold(scores);
@@ -409,7 +420,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     };
 
     if constexpr (C::kQueriesInRegisters) {
-      const char* from = s.q[at_q.stage][part];
+      const char* from = s.q[slot];
       const int r = thread / 32 * kWarpRows + lane % 16;
 #pragma unroll
       for (int d = 0; d < kD / 16; ++d)
@@ -427,6 +438,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         open(Width<C::kTail>{});
       else
         open(Width<kN>{});
+      if (C::kOverlap && begin < end - 1) barrier_wait(&s.full_k[at_k.stage], at_k.phase);
 #pragma unroll 1
       for (int32_t n = end - 2; n >= begin; --n) step(n);
       barrier_wait(&s.full_v[at_v.stage], at_v.phase);
@@ -441,7 +453,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     skip(begin - pass.block);
     if (keep) at_k = at_v = start;
     if (count <= 0) {
-      if (lane == 0) barrier_arrive(&s.empty_q[at_q.stage]);
+      done_with_pass();
       continue;
     }
 
@@ -458,7 +470,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     }
     // Each warp stores its rows over its own of q; wgmma may have read others' too.
     if constexpr (!C::kQueriesInRegisters) sync_threads(1 + group, 128);
-    char* to = s.q[at_q.stage][part];
+    char* to = s.q[slot];
 #pragma unroll
     for (int j = 0; j < kD / 8; ++j)
 #pragma unroll
@@ -473,8 +485,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
     if constexpr (C::Score::kTrusts) {
       if (lost)
-        for (int32_t r = 0; r < rows; ++r)
-          rescue_row<E, kD>(p, s.pass[at_q.stage], row + warp_row + r);
+        for (int32_t r = 0; r < rows; ++r) rescue_row<E, kD>(p, told, row + warp_row + r);
     }
     if (!lost && lane == 0 && rows > 0) {
 #pragma unroll
@@ -483,7 +494,8 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
                   pass.row + row + warp_row + rows, pass.head);
       tma_store_commit();
     }
-    storing = &s.empty_q[at_q.stage];
+    done_with_pass();
+    storing = &s.empty_q[slot];
   }
   stored();
 }
@@ -494,10 +506,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ char raw[];
   auto& s = *reinterpret_cast<typename C::Shared*>(raw + (-hopper::shared_address(raw) & 1023));
   if (threadIdx.x == 0) {
-    for (int i = 0; i < C::kQStages; ++i) {
-      hopper::barrier_init(&s.full_q[i], 1);
-      hopper::barrier_init(&s.empty_q[i], 4 * C::kGroups);
+    for (int i = 0; i < C::kDepth; ++i) {
+      hopper::barrier_init(&s.full_pass[i], 1);
+      hopper::barrier_init(&s.empty_pass[i], 4 * C::kGroups);
     }
+    for (int i = 0; i < C::kSlots; ++i) hopper::barrier_init(&s.empty_q[i], 4);
     for (int i = 0; i < C::kStages; ++i) {
       hopper::barrier_init(&s.full_k[i], 1);
       hopper::barrier_init(&s.full_v[i], 1);

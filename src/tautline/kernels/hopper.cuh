@@ -103,13 +103,20 @@ __device__ __forceinline__ void registers_up() {
 // wgmma. Operands in shared memory are tiles of rows of 64 elements (128 bytes), swizzled by 128
 // bytes, on a boundary of 1024 bytes; a head dimension of 128 is two such tiles.
 
-/// `leading`: bytes to the next tile of 64 columns; it counts only where the operand is read
-/// transposed.
-__device__ __forceinline__ uint64_t tile_descriptor(const void* tile, uint32_t leading = 0) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightRows | (uint64_t{leading >> 4} << 16) |
-         ((shared_address(tile) & 0x3ffff) >> 4);
-}
+/// A descriptor in two halves: moving it along a tile changes the low one only, and 64-bit sums
+/// would cost as many instructions as the products between them.
+struct Tile {
+  uint32_t low, high;
+
+  /// `leading`: bytes to the next tile of 64 columns; it counts only where the operand is read
+  /// transposed.
+  __device__ __forceinline__ explicit Tile(const void* tile, uint32_t leading = 0)
+      : low((shared_address(tile) & 0x3ffff) >> 4 | leading >> 4 << 16),
+        high(1 << 30 | 1024 >> 4) {}  // swizzled by 128 bytes; bytes to the next eight rows
+  __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+    return static_cast<uint64_t>(high) << 32 | (low + bytes / 16);
+  }
+};
 
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

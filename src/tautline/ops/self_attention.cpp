@@ -137,8 +137,8 @@ struct SelfAttentionFunction : torch::autograd::Function<SelfAttentionFunction> 
     ctx->save_for_backward({c.kind == kSoftmax ? o : lse, lse, qkv, turned, or_none(c.position),
                             c.offsets, or_none(position_bias), or_none(time_bias),
                             or_none(c.options.q_time), or_none(c.options.order)});
-    ctx->saved_data["sizes"] = std::vector<int64_t>{c.longest, c.options.causal,
-                                                    c.options.window_left, c.options.window_right};
+    ctx->saved_data["sizes"] = std::vector<int64_t>{
+        c.longest, c.options.causal, c.options.window_left, c.options.window_right, c.options.fast};
     ctx->saved_data["numbers"] = std::vector<double>{c.rope_base, c.scale, c.beta};
     ctx->saved_data["kind"] = c.kind;
     return o;

@@ -1,12 +1,13 @@
-// GDPA, fp16, head dimension 128.
+// GDPA with SiLU, fp16, head dimension 64.
 #include "tautline/kernels/attention_backward_sm90.cuh"
 #include "tautline/kernels/attention_backward_sm90_pointwise.cuh"
 
 namespace tautline::kernels::sm90 {
 
-void gdpa_backward_fp16_d128(const AttentionSm90Backward& p) {
+void silu_backward_fp16_d64(const AttentionSm90Backward& p) {
   using E = cutlass::half_t;
-  launch_backward<BackwardConfig<E, 128, 64, PointwiseScores<E>>>(p);
+  using enum ScoreActivation;
+  launch_backward<BackwardConfig<E, 64, 128, PointwiseScores<E, kSilu>>>(p);
 }
 
 }  // namespace tautline::kernels::sm90
