@@ -89,7 +89,7 @@ def turned(x, position, layout, base):
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     a, b = (x[..., :half], x[..., half:]) if layout == "half_split" else (x[..., ::2], x[..., 1::2])
     a, b = a * cos - b * sin, b * cos + a * sin
-    return torch.cat((a, b), -1) if layout == "half_split" else torch.stack((a, b), -1).flatten(-2)
+    return (torch.cat((a, b), -1) if layout == "half_split" else torch.stack((a, b), -1).flatten(-2)).to(x.dtype)
 
 
 def block_reference(q, k, v, o, causal, scale, layout="none", base=1e4, rotate_values=False):

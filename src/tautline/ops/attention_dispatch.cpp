@@ -48,7 +48,9 @@ bool aligned(const kernels::HeadsView& view) {
 
 std::string sm90_backward_refuses(const AttentionProblem& p, bool softmax, double scale,
                                   int capability) {
-  std::string why = sm90_forward_refuses(p, softmax, scale, capability);
+  AttentionProblem forward = p;
+  if (!forward.o.data) forward.o = p.d_o;  // gdpa keeps no o
+  std::string why = sm90_forward_refuses(forward, softmax, scale, capability);
   if (!why.empty()) return why;
   if (!p.q_offsets) return "queries stand in for every sequence";
   if (!aligned(p.d_o)) return "strides of d_o must be multiples of 8 elements";
@@ -108,7 +110,7 @@ AttentionChoice forward_choice(const AttentionProblem& p, bool softmax, double s
 
 AttentionChoice backward_choice(const AttentionProblem& p, bool softmax, double scale,
                                 int capability) {
-  if (forward_choice(p, softmax, scale, capability).kernel == AttentionKernel::kFlash2)
+  if (softmax && forward_choice(p, softmax, scale, capability).kernel == AttentionKernel::kFlash2)
     return choice_of("the forward was libtorch's", "");
   return choice_of(sm90_backward_refuses(p, softmax, scale, capability),
                    "the forward was another's");

@@ -21,7 +21,8 @@ struct AttentionChoice {
 /// device. p.o is set.
 AttentionChoice forward_choice(const kernels::AttentionProblem& p, bool softmax, double scale,
                                int capability);
-/// FlashAttention-2's backward goes with its forward: it wants its own row statistics. p.d_o is set.
+/// FlashAttention-2's backward goes with its forward: it wants its own row statistics. p.d_o is set,
+/// and for softmax p.o.
 AttentionChoice backward_choice(const kernels::AttentionProblem& p, bool softmax, double scale,
                                 int capability);
 std::string describe(const AttentionChoice& choice);
