@@ -1,9 +1,8 @@
 """Attention on a GPU in bfloat16, whichever kernel takes the problem: against the float64 formula on the same values.
-A row's error is its largest, relative to its largest value (or to a 32nd of the tensor's, where a gradient cancels). Any
-row's may be twice that of the worst row of the same formula in PyTorch in bfloat16, plus one bfloat16 step; the root mean
-square over the tensor may be twice PyTorch's plus half a step. (A single row of PyTorch's may be good by chance: of 10^5
-rows a few are three times better than ours and as many three times worse.) Two runs give the same bits; what one sequence
-holds does not reach another."""
+The largest error of each row of each tensor may be twice that of the same formula in PyTorch in bfloat16 (of that row, or
+what is usual for its size: a row's own may be small by chance), plus one bfloat16 step of the row's largest value, plus 32
+FP32 steps of the tensor's largest (a gradient may cancel to nothing: that of the only key's score). Two runs give the same
+bits; what one sequence holds does not reach another."""
 
 import pytest
 import torch
@@ -78,8 +77,13 @@ def by_row(x):
     return x.detach().double().cpu().flatten(1) if len(x) else x.detach().double().cpu().reshape(0, 1)
 
 
+def step(x):
+    """One bfloat16 step at x."""
+    return torch.exp2(x.clamp_min(2.0**-126).log2().floor() - 7)
+
+
 @pytest.mark.parametrize("name,op,formula,args", ALL, ids=[c[0] for c in ALL])
-def test_at_most_twice_as_far_off_as_pytorch(name, op, formula, args):
+def test_a_row_is_at_most_twice_as_far_off_as_pytorchs(name, op, formula, args):
     exact, weight = run(formula, moved(args, "exact"))
     got, _ = run(op, moved(args, "gpu"), weight)
     again, _ = run(op, moved(args, "gpu"), weight)
@@ -92,15 +96,14 @@ def test_at_most_twice_as_far_off_as_pytorch(name, op, formula, args):
         if e.numel() == 0:
             continue
         g, p, e = by_row(g), by_row(p), by_row(e)
-        size = e.abs().amax(1).clamp_min(e.abs().max() / 32 + 1e-30)
-        ours, theirs = ((x - e).abs().amax(1) / size for x in (g, p))
-        worst = ours.nan_to_num(float("inf")).argmax().item()
-        limit = 2 * theirs.max() + 2.0**-7
-        assert ours[worst] <= limit, f"tensor {i}, row {worst}: error {ours[worst]:.3g} of {size[worst]:.3g}, limit {limit:.3g}"
-        square = [(x - e).square().mean().sqrt().item() for x in (g, p)]
-        allowed = 2 * square[1] + 2.0**-9 * e.square().mean().sqrt().item() + 1e-12
-        assert square[0] <= allowed, f"tensor {i}: root mean square {square[0]:.3g}, limit {allowed:.3g}"
-        used = max(used, (ours[worst] / limit).item(), square[0] / allowed)
+        error, theirs, size = (g - e).abs().amax(1), (p - e).abs().amax(1), e.abs().amax(1)
+        usual = (theirs / size)[size > 0].square().mean().sqrt().nan_to_num() * size
+        theirs = theirs.maximum(usual)
+        share = (error / (2 * theirs + step(size) + 2.0**-18 * size.max())).nan_to_num(float("inf"))
+        used = max(used, share.max().item())
+        worst = share.argmax().item()
+        assert share[worst] <= 1, (f"tensor {i}, row {worst}: error {error[worst]:.3g}, PyTorch's {theirs[worst]:.3g}, "
+                                   f"size {size[worst]:.3g}")
     print(f"{name}: {100 * used:.0f} % of the tolerance")
 
 
