@@ -1,8 +1,8 @@
 """Attention on a GPU in bfloat16, whichever kernel takes the problem: against the float64 formula on the same values.
-The largest error of each row of each tensor may be twice that of the same formula in PyTorch in bfloat16 (of that row, or
-what is usual for its size: a row's own may be small by chance), plus one bfloat16 step of the row's largest value, plus 32
-FP32 steps of the tensor's largest (a gradient may cancel to nothing: that of the only key's score). Two runs give the same
-bits; what one sequence holds does not reach another."""
+The largest error of each row of each tensor may be twice that row's of the same formula in PyTorch in bfloat16, plus one
+bfloat16 step of the row's largest value, plus 32 FP32 steps of the tensor's largest (a gradient may cancel to nothing: that
+of the only key's score). Two runs give the same bits; what one sequence holds does not reach another. Some rows miss the
+limit so far: docs/kernels.md."""
 
 import pytest
 import torch
@@ -82,12 +82,6 @@ def step(x):
     return torch.exp2(x.clamp_min(2.0**-126).log2().floor() - 7)
 
 
-# Cases that miss the limit on an H200, and by how much (docs/kernels.md): the portable kernel, and d_q of rows that see
-# two or three keys. To be mended in the kernels, not here.
-MISSES = {"softmax-broadcast-True-0-False": 1.04, "softmax-broadcast-True-2-False": 1.04, "softmax-self-True-6-False": 1.01,
-          "softmax-64-causal": 1.8, "softmax-64-left": 1.8, "softmax-128-causal": 1.1, "softmax-128-left": 1.1}
-
-
 @pytest.mark.parametrize("name,op,formula,args", ALL, ids=[c[0] for c in ALL])
 def test_a_row_is_at_most_twice_as_far_off_as_pytorchs(name, op, formula, args):
     exact, weight = run(formula, moved(args, "exact"))
@@ -103,12 +97,10 @@ def test_a_row_is_at_most_twice_as_far_off_as_pytorchs(name, op, formula, args):
             continue
         g, p, e = by_row(g), by_row(p), by_row(e)
         error, theirs, size = (g - e).abs().amax(1), (p - e).abs().amax(1), e.abs().amax(1)
-        usual = (theirs / size)[size > 0].square().mean().sqrt().nan_to_num() * size
-        theirs = theirs.maximum(usual)
         share = (error / (2 * theirs + step(size) + 2.0**-18 * size.max())).nan_to_num(float("inf"))
         used = max(used, share.max().item())
         worst = share.argmax().item()
-        assert share[worst] <= MISSES.get(name, 1), (f"tensor {i}, row {worst}: error {error[worst]:.3g}, PyTorch's {theirs[worst]:.3g}, "
+        assert share[worst] <= 1, (f"tensor {i}, row {worst}: error {error[worst]:.3g}, PyTorch's {theirs[worst]:.3g}, "
                                    f"size {size[worst]:.3g}")
     print(f"{name}: {100 * used:.0f} % of the tolerance")
 
