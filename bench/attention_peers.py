@@ -38,18 +38,30 @@ def flash2(b):
 
 def flex(b):
     """FlexAttention with a document mask: one row of all tokens, blocks without pairs left out."""
-    if not plain(b.row) or b.row.q is not b.row.k or len(b.q) > 300_000:
+    r = b.row
+    if r.seeds or "block" in r.kernels or max(len(b.q), len(b.k)) > 300_000:
         return None  # a mask of (tokens / 128)^2 blocks
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    tokens = len(b.q)
-    document = torch.repeat_interleave(torch.arange(len(b.row.q), device="cuda"), b.row.q.cuda())
+    def tokens_of(lengths, shift):
+        """Sequence of each token, and its place: a sequence's last query stands at its last key."""
+        sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        place = torch.arange(len(sequence)) - (lengths.cumsum(0) - lengths - shift)[sequence]
+        return sequence.cuda(), place.cuda()
+
+    q_sequence, q_place = tokens_of(r.q, r.k - r.q)
+    k_sequence, k_place = tokens_of(r.k, torch.zeros_like(r.k))
+    left, right = r.window[0], 0 if r.causal else r.window[1]
 
     def mask(batch, head, i, j):
-        same = document[i] == document[j]
-        return same & (i >= j) if b.row.causal else same
+        seen = q_sequence[i] == k_sequence[j]
+        if right >= 0:
+            seen = seen & (k_place[j] <= q_place[i] + right)
+        if left >= 0:
+            seen = seen & (k_place[j] >= q_place[i] - left)
+        return seen
 
-    blocks = torch.compile(create_block_mask)(mask, None, None, tokens, tokens, device="cuda")
+    blocks = torch.compile(create_block_mask)(mask, None, None, len(b.q), len(b.k), device="cuda")
     attend = torch.compile(flex_attention, dynamic=False)
     q, k, v = (x.transpose(0, 1)[None] for x in (b.q, b.k, b.v))
     return lambda: attend(q, k, v, block_mask=blocks, scale=b.scale)[0].transpose(0, 1)

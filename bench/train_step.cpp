@@ -10,6 +10,9 @@
 //       [--steps 16] [--warmup 6] [--json FILE] [--trace FILE] [--losses] [--threads N]
 //       [--mean 400] [--max 2048] [--dump FILE]
 //
+// On a GPU `memory` says the most that tensors held and the most that libtorch's allocator held, and how
+// often in the measured steps it asked the driver for memory or gave all of its own back first (retries).
+//
 // --dump writes the parameters, the first batch's rows and its loss as safetensors, for
 // bench/peer_first_loss.py: from equal weights another implementation must find the same loss.
 //
@@ -27,6 +30,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/index_select.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
@@ -144,6 +148,12 @@ void synchronize(at::Device device) {
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+/// All zeros on a CPU.
+c10::CachingDeviceAllocator::DeviceStats memory_of(at::Device device) {
+  if (device.is_cpu()) return {};
+  return at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+}
+
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -222,6 +232,7 @@ int run(const Arguments& a) {
   synchronize(device);
   step.flush_phases();
   const auto before = recorder.totals();
+  const auto memory_before = memory_of(device);
 
   double pairs = 0, tokens = 0;
   std::vector<double> times;
@@ -240,6 +251,7 @@ int run(const Arguments& a) {
   const double elapsed = seconds() - start;
   step.flush_phases();
   const auto after = recorder.totals();
+  const auto memory_after = memory_of(device);
 
   if (!a.trace.empty()) {
     const std::set<torch::profiler::impl::ActivityType> activities{
@@ -268,6 +280,12 @@ int run(const Arguments& a) {
                         {"tokens_per_s_per_rank", tokens / elapsed}};
   if (const double peak = cluster.device.peak_flops.bf16; peak > 0)
     result["mfu"] = flop / elapsed / peak;
+  if (!device.is_cpu())
+    result["memory"] = {
+        {"allocated_peak", memory_after.allocated_bytes[0].peak},
+        {"reserved_peak", memory_after.reserved_bytes[0].peak},
+        {"driver_calls", memory_after.num_device_alloc - memory_before.num_device_alloc},
+        {"retries", memory_after.num_alloc_retries - memory_before.num_alloc_retries}};
   if (a.losses) result["losses"] = losses;
   for (const auto& [phase, total] : after) {  // `compute` is by the device's clock
     const auto earlier = before.find(phase);

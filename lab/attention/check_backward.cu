@@ -18,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_order.h"
 
 using namespace tautline::kernels;
 using bf16 = __nv_bfloat16;
@@ -243,7 +244,7 @@ std::vector<int32_t> order(const Shape& c) {
   std::vector<double> work(c.q.size());
   std::vector<int32_t> index(c.q.size());
   std::iota(index.begin(), index.end(), 0);
-  const auto long_one = [&](int b) { return c.q[b] > c.whole || c.k[b] > c.whole; };
+  const auto long_one = [&](int b) { return !is_one_item(c.whole, c.q[b], c.k[b]); };
   for (size_t b = 0; b < c.q.size(); ++b)
     work[b] = double(c.q[b]) * double(long_one(b) ? 128 : c.k[b]) *
               (c.window.right >= 0 && !long_one(b) ? .5 : 1.);
@@ -341,7 +342,7 @@ void run(const Shape& c, bool verify) {
   p.q_offsets = upload(q_offsets), p.k_offsets = upload(k_offsets);
   p.sequences = static_cast<int64_t>(c.q.size());
   p.rows = rows, p.k_tokens = keys, p.max_q = max_q, p.max_k = max_k;
-  p.heads = c.heads, p.kv_heads = c.kv_heads, p.head_dim = c.dim;
+  p.heads = c.heads, p.kv_heads = c.kv_heads, p.head_dim = p.value_dim = c.dim;
   p.window = c.window;
   p.scale = 1 / std::sqrt(static_cast<float>(c.dim));
   p.softmax = c.activation == kSoftmax;
@@ -349,7 +350,7 @@ void run(const Shape& c, bool verify) {
     p.activation = static_cast<ScoreActivation>(c.activation), p.beta = .37f, p.scale *= 1.5f;
   const std::vector<int32_t> list = order(c);
   p.tiles = upload(list);
-  p.count = upload(std::vector<int32_t>{static_cast<int32_t>(list.size() / 2)});
+  p.count = upload(std::vector<int32_t>{static_cast<int32_t>(list.size() / 2), c.whole});
   p.whole = c.whole;
   const int64_t bytes = attention_backward_sm90_workspace(p);
   p.workspace = allocate<char>(bytes);

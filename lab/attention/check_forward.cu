@@ -254,7 +254,8 @@ void run_as(const Case& c, const Variant& v, bool verify) {
   const double scale = v.softmax ? alpha * 1.4426950408889634 : alpha;
   for (int kind = 0; kind < (verify ? 1 : in_order ? 3 : 2); ++kind) {
     const Order order = order_of(c, v, kind);
-    const AttentionOrder on_device{device(order.tiles), device(std::vector<int32_t>{order.count})};
+    const AttentionOrder on_device{device(order.tiles),
+                                   device(std::vector<int32_t>{order.count, v.tile})};
     sm90::ScoreNumbers numbers;
     numbers.scale = static_cast<float>(scale);
     numbers.finish = static_cast<float>(beta);

@@ -107,6 +107,21 @@ struct DeviceCase {
   P p;
 };
 
+/// The same bits in both runs, or where they differ.
+inline void expect_equal(const std::vector<std::vector<float>>& a,
+                         const std::vector<std::vector<float>>& b, const AttentionCase& c) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    std::vector<size_t> off;
+    for (size_t j = 0; j < a[i].size(); ++j)
+      if (std::memcmp(&a[i][j], &b[i][j], sizeof(float)) != 0) off.push_back(j);
+    if (off.empty()) continue;
+    ADD_FAILURE() << "another run, other bits: " << off.size() << " of " << a[i].size()
+                  << " numbers of result " << i << ", from " << off.front() << " ("
+                  << a[i][off.front()] << ", then " << b[i][off.front()] << ") to " << off.back()
+                  << "; " << c;
+  }
+}
+
 /// Forward, backward and what sums up the bias, to the end.
 template <class P>
 using Run = void (*)(P&);
@@ -141,7 +156,7 @@ void expect_like_the_reference(AttentionCase c, Element element, ScoreActivation
   run(device.p);
   const auto got = device.results();
   run(device.p);
-  EXPECT_EQ(got, device.results()) << "another run, other bits: " << c;
+  expect_equal(got, device.results(), c);
   const double slope = activation == ScoreActivation::kSquaredRelu ? 10.0 : 1.0;
   const double step = half_ulp(element) / 0x1p-24, exact = attention_units(c, longest(c));
   const double grouped = attention_units(c, longest(c) * c.heads / c.kv_heads);

@@ -23,7 +23,7 @@ struct DeviceOrder {
   DeviceOrder(const AttentionOrderRequest& request, int64_t rows)
       : capacity(attention_order_capacity(request, rows)),
         tiles(2 * capacity),
-        count(1),
+        count(2),
         workspace(attention_order_workspace(request.sequences, capacity)) {
     AttentionOrderBuild build{request};
     build.capacity = capacity;
@@ -37,19 +37,22 @@ struct DeviceOrder {
   DeviceArray<int32_t> tiles, count, workspace;
 };
 
-/// Where queries stand in for every sequence, the backward is the portable one.
+/// kWhole: of the order, so that most sequences are one item or most are in turns.
+template <int32_t kWhole>
 void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
   b.q = p.q, b.k = p.k, b.v = p.v, b.d_o = p.d_o, b.d_q = p.d_q, b.d_k = p.d_k, b.d_v = p.d_v;
   b.q_offsets = p.q_offsets, b.k_offsets = p.k_offsets;
   b.sequences = p.sequences, b.rows = p.rows, b.k_tokens = p.k_tokens;
   b.max_q = p.max_q, b.max_k = p.max_k;
   b.heads = static_cast<int32_t>(p.heads), b.kv_heads = static_cast<int32_t>(p.kv_heads);
-  b.head_dim = static_cast<int32_t>(p.head_dim);
+  b.head_dim = static_cast<int32_t>(p.head_dim), b.value_dim = static_cast<int32_t>(p.value_dim);
+  b.whole = kWhole;
   b.window = p.window;
   b.element = p.element;
   AttentionOrderRequest request;
   request.q_offsets = p.q_offsets, request.k_offsets = p.k_offsets;
   request.sequences = p.sequences;
+  request.seeds = p.q_offsets ? 0 : p.max_q;
   request.window = p.window;
   request.pass = AttentionPass::kKeys;
   request.whole = b.whole;
@@ -63,6 +66,7 @@ void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
   gpu::expect_success(cudaDeviceSynchronize());
 }
 
+template <int32_t kWhole>
 void run(JaggedAttention& p) {
   EXPECT_EQ(attention_forward_sm90_refuses(p, p.scale), nullptr);
   const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
@@ -72,11 +76,9 @@ void run(JaggedAttention& p) {
   b.o = p.o;
   b.lse = p.lse;
   b.scale = static_cast<float>(p.scale);
-  if (p.q_offsets) return run_backward(p, b);
-  jagged_attention_backward_cuda(p);
-  gpu::expect_success(cudaDeviceSynchronize());
+  run_backward<kWhole>(p, b);
 }
-template <bool kFast>
+template <bool kFast, int32_t kWhole>
 void run_gdpa(Gdpa& p) {
   EXPECT_EQ(attention_forward_sm90_refuses(p, 1), nullptr);
   const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
@@ -87,9 +89,7 @@ void run_gdpa(Gdpa& p) {
   b.activation = p.activation;
   b.scale = static_cast<float>(p.alpha);
   b.beta = static_cast<float>(p.beta);
-  if (p.q_offsets) return run_backward(p, b);
-  gdpa_backward_cuda(p);
-  gpu::expect_success(cudaDeviceSynchronize());
+  run_backward<kWhole>(p, b);
 }
 
 std::vector<AttentionCase> cases() {
@@ -115,6 +115,15 @@ std::vector<AttentionCase> cases() {
     c.q_lengths = c.k_lengths = {1025};
     all.push_back(c);
   }
+  for (const auto& [keys, values] : {std::pair{8, 64}, {40, 24}, {72, 128}, {96, 96}, {128, 80}}) {
+    AttentionCase c;  // narrower than the kernels' columns
+    c.head_dim = keys, c.value_dim = values;
+    c.heads = 4, c.kv_heads = 2;
+    c.q_lengths = {3, 0, 80, 2, 150, 64}, c.k_lengths = {7, 4, 5, 0, 200, 130};
+    all.push_back(c);
+    c.q_lengths = {}, c.seeds = 5;
+    all.push_back(c);
+  }
   return all;
 }
 
@@ -123,8 +132,9 @@ TEST(AttentionSm90, FollowsTheReference) {
   Shares shares("attention on Hopper");
   for (const Element element : {Element::kBFloat16, Element::kFloat16})
     for (const AttentionCase& c : cases())
-      expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares,
-                                                 run);
+      for (const auto& go : {run<1024>, run<128>})
+        expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares,
+                                                   go);
 }
 
 TEST(GdpaSm90, FollowsTheReference) {
@@ -132,15 +142,16 @@ TEST(GdpaSm90, FollowsTheReference) {
   Shares shares("gdpa on Hopper");
   for (const Element element : {Element::kBFloat16, Element::kFloat16}) {
     for (const AttentionCase& c : cases())
-      expect_like_the_reference<Gdpa>(c, element, ScoreActivation::kSilu, shares, run_gdpa<false>);
+      for (const auto& go : {run_gdpa<false, 1024>, run_gdpa<false, 128>})
+        expect_like_the_reference<Gdpa>(c, element, ScoreActivation::kSilu, shares, go);
     AttentionCase c;
     c.head_dim = c.value_dim = 64;
     c.q_lengths = c.k_lengths = {5, 0, 100, 31, 200};
     for (int f = 0; f < 8; ++f)
       expect_like_the_reference<Gdpa>(c, element, static_cast<ScoreActivation>(f), shares,
-                                      run_gdpa<false>);
+                                      run_gdpa<false, 1024>);
     for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
-      expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true>);
+      expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true, 1024>);
   }
 }
 
@@ -148,7 +159,8 @@ TEST(GdpaSm90, FollowsTheReference) {
 AttentionCase any_case() {
   AttentionCase c = any_attention_case();
   c.distances = c.time_buckets = 0;
-  c.head_dim = c.value_dim = drawn(0, 1) ? 64 : 128;
+  c.head_dim = 8 * drawn(1, 16);
+  c.value_dim = drawn(0, 1) ? c.head_dim : c.head_dim <= 64 ? 8 * drawn(1, 8) : 8 * drawn(9, 16);
   c.gap = 8 * (c.gap / 2);
   for (int64_t& n : c.q_lengths) n *= 5;
   for (int64_t& n : c.k_lengths) n *= 5;
@@ -162,8 +174,9 @@ TEST(AttentionSm90, AnyProblemFollowsTheReference) {
     const AttentionCase c = any_case();
     const auto f = static_cast<ScoreActivation>(drawn(0, 7));
     expect_like_the_reference<JaggedAttention>(c, Element::kBFloat16, ScoreActivation::kIdentity,
-                                               shares, run);
-    expect_like_the_reference<Gdpa>(c, Element::kFloat16, f, shares, run_gdpa<false>);
+                                               shares, drawn(0, 1) ? run<1024> : run<128>);
+    expect_like_the_reference<Gdpa>(c, Element::kFloat16, f, shares,
+                                    drawn(0, 1) ? run_gdpa<false, 1024> : run_gdpa<false, 128>);
     RC_ASSERT(!::testing::Test::HasFailure());  // the first failure counts, not the smallest
   }));
 }

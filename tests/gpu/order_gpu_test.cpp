@@ -14,7 +14,7 @@ void expect_the_hosts_order(const OrderCase& c) {
   if (p.q_offsets) p.q_offsets = q.data();
   p.k_offsets = k.data();
   p.capacity = attention_order_capacity(c.request, c.rows());
-  const DeviceArray<int32_t> tiles(2 * p.capacity), count(1),
+  const DeviceArray<int32_t> tiles(2 * p.capacity), count(2),
       workspace(attention_order_workspace(p.sequences, p.capacity));
   p.tiles = tiles.data();
   p.count = count.data();
@@ -23,6 +23,7 @@ void expect_the_hosts_order(const OrderCase& c) {
   gpu::expect_success(cudaDeviceSynchronize());
   const std::vector<AttentionItem> want = attention_order(c.request);
   ASSERT_EQ(count.host()[0], static_cast<int32_t>(want.size()));
+  EXPECT_EQ(count.host()[1], made_for(c.request));
   const std::vector<int32_t> got = tiles.host();
   for (size_t i = 0; i < want.size(); ++i)
     ASSERT_TRUE(got[2 * i] == want[i].sequence && got[2 * i + 1] == want[i].tile)

@@ -34,7 +34,13 @@ def wide_cases():
             yield f"silu-{d}-cross-{causal}", ops.gdpa, gdpa_reference, (*cross, causal, "silu", d**-0.5, 1 / 600)
         seeds = randn(64, 2, d), randn(keys, 2, d), randn(keys, 2, d), None, ko, 64, 600
         yield f"softmax-{d}-seeds", ops.jagged_attention, softmax_reference, (*seeds, False, d**-0.5)
+        for causal in (False, True):
+            yield f"silu-{d}-seeds-{causal}", ops.gdpa, gdpa_reference, (*seeds, causal, "silu", d**-0.5, 1 / 600)
         yield f"block-{d}", ops.block_attention, block_reference, (q, k, v, qo, True, d**-0.5, "half_split")
+    for d, e in ((8, 64), (40, 40), (72, 128), (96, 80), (64, 128)):  # narrower than the fast kernels' columns, but the last
+        narrow = randn(tokens, 4, d), randn(keys, 2, d), randn(keys, 2, e), qo, ko, 700, 600
+        yield f"softmax-{d}-{e}", ops.jagged_attention, softmax_reference, (*narrow, True, d**-0.5)
+        yield f"silu-{d}-{e}", ops.gdpa, gdpa_reference, (*narrow, False, "silu", d**-0.5, 1 / 600)
 
 
 ALL = CASES + list(wide_cases())
@@ -127,6 +133,39 @@ def test_nan_stays_in_its_sequence(d, causal):
             keep[first:last] = False
             assert a[keep].isfinite().all()
             torch.testing.assert_close(a[keep], b[keep], rtol=2.0**-7, atol=2.0**-7)  # FlashAttention-2 adds atomically
+
+
+def milliseconds(call):
+    times = []
+    for _ in range(7):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(1_000_000)
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return sorted(times)[3]
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("to", [200.0, -200.0])  # rising and falling along the keys
+def test_large_scores_are_right_and_cost_no_more(d, to):
+    n, sequences = 512, 128
+    o = (torch.arange(sequences + 1) * n).cuda()
+    small = torch.randn(n * sequences, 3, 2, d, generator=torch.Generator().manual_seed(3)).bfloat16().cuda()
+    large = small.clone()
+    large[:, 0, :, 0] = 32  # one column makes scores of -200 .. 200
+    large[:, 1, :, 0] = (torch.linspace(-to, to, n) / 32 * d**0.5).bfloat16().cuda().repeat(sequences)[:, None]
+
+    def call(x):
+        return ops.jagged_attention(*x.unbind(1), o, o, n, n, False, d**-0.5)
+
+    q, k, v = large[:n].double().cpu().unbind(1)
+    want = torch.einsum("hij,jhd->ihd", (d**-0.5 * torch.einsum("ihd,jhd->hij", q, k)).softmax(-1), v)
+    assert (call(large)[:n].double().cpu() - want).abs().max() < 2.0**-6 * want.abs().max()
+    with torch.no_grad():
+        assert milliseconds(lambda: call(large)) < 1.5 * milliseconds(lambda: call(small))
 
 
 @pytest.mark.parametrize("call", [

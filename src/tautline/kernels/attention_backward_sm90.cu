@@ -32,7 +32,7 @@ void attention_backward_sm90(const AttentionSm90Backward& p) {
                      : p.activation == ScoreActivation::kSilu     ? 1
                      : p.activation == ScoreActivation::kGeluTanh ? 2
                                                                   : 3;
-  kKernels[scores][p.element == Element::kFloat16][p.head_dim == 128](p);
+  kKernels[scores][p.element == Element::kFloat16][columns_of(p) == 128](p);
 }
 
 }  // namespace tautline::kernels

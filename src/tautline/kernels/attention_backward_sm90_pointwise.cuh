@@ -3,7 +3,7 @@
 // Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's.
 #pragma once
 
-#include "tautline/kernels/attention_backward_sm90_rows.cuh"
+#include "tautline/kernels/attention_backward_sm90_scores.cuh"
 
 namespace tautline::kernels::sm90 {
 
@@ -50,9 +50,14 @@ struct PointwiseScores {
   static constexpr bool kRows = false, kGates = true;
   float scale;
   ScoreActivation activation;
-  __device__ PointwiseScores(float scale, ScoreActivation activation)
-      : scale(scale), activation(activation) {}
+  template <class Arguments>
+  __device__ explicit PointwiseScores(const Arguments& p)
+      : scale(p.scale), activation(p.activation) {}
 
+  template <int kM, class Registers>
+  __device__ __forceinline__ void start(Registers, const float*, int) const {}
+  template <int kM>
+  __device__ __forceinline__ void load(float2*, const float*, int) const {}
   template <ScoreActivation kActivation, int kBegin, int kEnd, class Registers>
   __device__ __forceinline__ void some(Registers s, uint32_t* p, uint32_t* gates) const {
 #pragma unroll
@@ -72,16 +77,16 @@ struct PointwiseScores {
     }
   }
   template <int kM, class Registers>
-  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates, const float*,
-                                          int) const {
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates,
+                                          const float2*) const {
     if constexpr (sizeof...(kActivations) == 1)
       (some<kActivations, 0, kM / 2>(s, p, gates), ...);
     else
       choose<0, kM / 2>(s, p, gates);
   }
   template <int kM, class Registers>
-  __device__ __forceinline__ void gradients(const uint32_t* gates, Registers dp, uint32_t* ds,
-                                            const float*, int) const {
+  __device__ __forceinline__ void gradients(const uint32_t* gates, Registers dp,
+                                            uint32_t* ds) const {
 #pragma unroll
     for (int i = 0; i < kM / 2; i += 2) {
       const float2 slope = unpack<E>(gates[i / 2]);

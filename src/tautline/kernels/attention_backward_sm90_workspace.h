@@ -4,8 +4,15 @@
 #include <cstdint>
 
 #include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_order.h"
 
 namespace tautline::kernels::sm90 {
+
+/// Columns of the kernel that takes the problem, and queries of its tiles.
+inline int columns_of(const AttentionSm90Backward& p) {
+  return p.head_dim <= 64 && p.value_dim <= 64 ? 64 : 128;
+}
+inline int tile_of(const AttentionSm90Backward& p) { return columns_of(p) == 64 ? 128 : 64; }
 
 inline int64_t query_tiles(const AttentionSm90Backward& p, int m) {
   return p.rows / m + p.sequences + 1;
@@ -16,13 +23,13 @@ struct BackwardWorkspace {
   int64_t next, turns, turns_end, rows, own, shared, end;
 };
 inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
-  const int m = p.head_dim == 64 ? 128 : 64;
+  const int m = tile_of(p);
   const auto aligned = [](int64_t x) { return (x + 127) / 128 * 128; };
-  const int64_t tiles = query_tiles(p, m) * p.heads, slot = int64_t{m} * p.head_dim * 4;
+  const int64_t tiles = query_tiles(p, m) * p.heads, slot = int64_t{m} * columns_of(p) * 4;
   BackwardWorkspace w;
   w.next = 0;
   w.turns = 128;
-  const bool chains = p.max_q > p.whole || p.max_k > p.whole;
+  const bool chains = !is_one_item(p.whole, p.max_q, p.max_k);
   w.turns_end = w.turns + (chains ? tiles * 4 : 0);
   w.rows = aligned(w.turns_end);
   w.own = w.rows + tiles * 2 * m * 4;
@@ -30,5 +37,9 @@ inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
   w.end = w.shared + (chains ? tiles * slot : 0);
   return w;
 }
+
+/// The pass before the kernel, softmax or not: fills `rows`, [tiles, H, 2, M], where softmax needs it,
+/// and d_q = 0 in tiles that see no key.
+void backward_rows(const AttentionSm90Backward& p, float* rows);
 
 }  // namespace tautline::kernels::sm90

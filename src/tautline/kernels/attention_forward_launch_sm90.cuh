@@ -27,10 +27,13 @@ void launch_forward(const Forward& f) {
   ForwardArguments a;
   const bool seeds = p.q_offsets == nullptr;
   const int64_t q_tokens = seeds ? p.max_q : p.rows;
-  a.q = hopper::tensor_map(p.q, p.element, q_tokens, p.heads, C::kDim, kRows);
-  a.k = hopper::tensor_map(p.k, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
-  a.v = hopper::tensor_map(p.v, p.element, p.k_tokens, p.kv_heads, C::kDim, C::kKeys);
-  a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, C::kDim, kWarpRows);
+  // Columns beyond the widths of keys and values are read as zeros and not written.
+  a.q = hopper::tensor_map(p.q, p.element, q_tokens, p.heads, p.head_dim, kRows);
+  a.k = hopper::tensor_map(p.k, p.element, p.k_tokens, p.kv_heads, p.head_dim, C::kKeys);
+  a.v = hopper::tensor_map(p.v, p.element, p.k_tokens, p.kv_heads, p.value_dim, C::kKeys);
+  a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, p.value_dim, kWarpRows);
+  a.head_dim = static_cast<int32_t>(p.head_dim);
+  a.value_dim = static_cast<int32_t>(p.value_dim);
   a.q_view = p.q, a.k_view = p.k, a.v_view = p.v, a.o_view = p.o;
   a.lse = f.lse;
   a.q_offsets = p.q_offsets;
@@ -59,12 +62,13 @@ void launch_as_ordered(const Forward& f) {
 
 template <class Score>
 void forward_half(const Forward& f) {
-  if (f.p.head_dim == 128) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
+  if (forward_columns(f.p) == 128) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
   launch_as_ordered<ForwardChoice<__half, 64, Score>>(f);
 }
 template <class Score>
 void forward_bfloat16(const Forward& f) {
-  if (f.p.head_dim == 128) return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
+  if (forward_columns(f.p) == 128)
+    return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
   launch_as_ordered<ForwardChoice<__nv_bfloat16, 64, Score>>(f);
 }
 template <class Score>

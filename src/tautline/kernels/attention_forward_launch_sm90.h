@@ -7,9 +7,14 @@
 
 namespace tautline::kernels::sm90 {
 
-/// Queries of an order's tile, by head dimension.
-template <int kDim>
-inline constexpr int kForwardTile = kDim == 128 ? 384 : 512;
+/// Columns of the kernel that takes the problem.
+inline int forward_columns(const AttentionProblem& p) {
+  return p.head_dim <= 64 && p.value_dim <= 64 ? 64 : 128;
+}
+
+/// Queries of an order's tile, by the kernel's columns.
+template <int kColumns>
+inline constexpr int kForwardTile = kColumns == 128 ? 384 : 512;
 
 struct ScoreNumbers {
   float scale = 1;                                 // of scores (times log2(e) for softmax)

@@ -51,8 +51,11 @@ const char* attention_forward_sm90_refuses(const AttentionProblem& p, double sca
   constexpr int64_t kMostTokens = int64_t{1} << 29;
   if (p.element != Element::kBFloat16 && p.element != Element::kFloat16)
     return "elements must be bfloat16 or float16";
-  if (p.head_dim != p.value_dim || (p.head_dim != 64 && p.head_dim != 128))
-    return "head dimensions must be 64 or 128, of values as of keys";
+  const auto fits = [](int64_t dim) { return dim <= 128 && dim % 8 == 0; };
+  if (!fits(p.head_dim) || !fits(p.value_dim))
+    return "head dimensions must be multiples of 8 up to 128";
+  if ((p.head_dim > 64) != (p.value_dim > 64))
+    return "keys and values must both have up to 64 columns, or both more";
   if (p.bias.any()) return "an additive bias is not covered";
   if (!(scale > 0)) return "the scale of softmax must be above 0";
   if (p.rows > kMostTokens || p.k_tokens > kMostTokens) return "more than 2^29 tokens";
@@ -68,7 +71,7 @@ AttentionOrderRequest attention_forward_sm90_order(const AttentionProblem& p) {
   r.k_offsets = p.k_offsets;
   r.sequences = p.sequences;
   r.seeds = p.q_offsets ? 0 : p.max_q;
-  r.tile = p.head_dim == 128 ? sm90::kForwardTile<128> : sm90::kForwardTile<64>;
+  r.tile = sm90::forward_columns(p) == 128 ? sm90::kForwardTile<128> : sm90::kForwardTile<64>;
   return r;
 }
 

@@ -32,6 +32,7 @@ struct ForwardArguments {
   AttentionOrder order;
   int64_t rows;
   int32_t heads, group, seeds;  // group: query heads of a key/value head
+  int32_t head_dim, value_dim;  // of the kernel's columns
   int32_t left, right;
   ScoreNumbers numbers;
 };
@@ -97,6 +98,7 @@ __device__ __forceinline__ void rescue_row(const ForwardArguments& p, const Pass
                                            int32_t row) {
   constexpr int kMine = kD / 32;  // columns of a lane
   const int lane = threadIdx.x % 32;
+  const bool in_keys = lane * kMine < p.head_dim, in_values = lane * kMine < p.value_dim;
   const auto at = [&](const HeadsView& view, int64_t token, int64_t head) {
     return static_cast<E*>(view.data) + token * view.token_stride + head * view.head_stride +
            lane * kMine;
@@ -110,16 +112,19 @@ __device__ __forceinline__ void rescue_row(const ForwardArguments& p, const Pass
     const E* k = at(p.k_view, pass.k_token + j, kv_head);
     const E* v = at(p.v_view, pass.k_token + j, kv_head);
     float s = 0;
-    for (int c = 0; c < kMine; ++c) s += static_cast<float>(q[c]) * static_cast<float>(k[c]);
+    if (in_keys)
+      for (int c = 0; c < kMine; ++c) s += static_cast<float>(q[c]) * static_cast<float>(k[c]);
     for (int other = 16; other > 0; other /= 2) s += __shfl_xor_sync(0xffffffffu, s, other);
     s *= p.numbers.scale;
     const float most = fmaxf(top, s), factor = exp2f(top - most), weight = exp2f(s - most);
-    for (int c = 0; c < kMine; ++c) out[c] = out[c] * factor + weight * static_cast<float>(v[c]);
+    if (in_values)
+      for (int c = 0; c < kMine; ++c) out[c] = out[c] * factor + weight * static_cast<float>(v[c]);
     sum = sum * factor + weight;
     top = most;
   }
   E* o = at(p.o_view, pass.row + row, pass.head);
-  for (int c = 0; c < kMine; ++c) o[c] = static_cast<E>(out[c] / sum);
+  if (in_values)
+    for (int c = 0; c < kMine; ++c) o[c] = static_cast<E>(out[c] / sum);
   if (lane == 0) p.lse[pass.head * p.rows + pass.row + row] = (top + log2f(sum)) * 0.69314718056f;
 }
 
@@ -144,6 +149,7 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   constexpr int kStages = C::kStages;
   tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.o);
   const int32_t ctas = gridDim.x, cta = blockIdx.x;
+  if (p.order.count[1] != C::kTile) __trap();  // made for heads of another width
   const int64_t items = int64_t{*p.order.count} * p.heads;
   const auto item_of = [&](int64_t round) {
     const int64_t i = order_item(round, cta, ctas);

@@ -3,8 +3,7 @@
 namespace tautline::kernels::sm90 {
 
 void forward_softmax(const Forward& f) {
-  if (f.p.element == Element::kFloat16) return forward_half<Softmax<false>>(f);
-  forward_bfloat16<Softmax<true>>(f);
+  forward_with<Softmax<false>>(f);
 }
 
 }  // namespace tautline::kernels::sm90

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 
 #include "tautline/base/error.h"
 
@@ -22,16 +23,40 @@ void add_sequence(const AttentionOrderRequest& r, int64_t b, std::vector<Attenti
   for (int64_t begin = 0; begin < rows; begin += r.tile)
     items.push_back({static_cast<int32_t>(b), static_cast<int32_t>(begin / r.tile),
                      tile_work(r, begin, std::min(rows, begin + r.tile), nq, nk)});
-  if (!keys) return;
   if (rows > 0 && is_one_item(r, nq, nk)) {
     AttentionItem all{static_cast<int32_t>(b), 0, 0};
     for (size_t i = first; i < items.size(); ++i) all.work += items[i].work;
     items.resize(first);
     items.push_back(all);
-    return;
   }
-  for (size_t i = items.size(); i > first + 1; --i)
-    items[i - 2].work = std::max(items[i - 2].work, items[i - 1].work);
+}
+
+/// The keys' order of items that are in their natural order.
+std::vector<AttentionItem> by_sequence(const std::vector<AttentionItem>& items) {
+  struct Run {
+    size_t first, count;
+    int64_t work;
+  };
+  std::vector<Run> runs;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].tile == 0) runs.push_back({i, 0, 0});
+    runs.back().count += 1;
+    runs.back().work = std::max(runs.back().work, std::min(items[i].work, kMostOrderWork));
+  }
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const Run& a, const Run& b) { return a.work > b.work; });
+  std::vector<AttentionItem> order;
+  for (size_t group = 0; group < runs.size(); group += kOrderTogether) {
+    const size_t end = std::min(runs.size(), group + kOrderTogether);
+    for (size_t tile = 0, left = 1; left > 0; ++tile) {
+      left = 0;
+      for (size_t i = group; i < end; ++i) {
+        if (tile < runs[i].count) order.push_back(items[runs[i].first + tile]);
+        left += tile + 1 < runs[i].count;
+      }
+    }
+  }
+  return order;
 }
 
 }  // namespace
@@ -47,6 +72,7 @@ std::vector<AttentionItem> attention_items(const AttentionOrderRequest& request)
 
 std::vector<AttentionItem> attention_order(const AttentionOrderRequest& request) {
   std::vector<AttentionItem> items = attention_items(request);
+  if (request.pass == AttentionPass::kKeys) return by_sequence(items);
   std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) {
     return std::min(a.work, kMostOrderWork) > std::min(b.work, kMostOrderWork);
   });
@@ -54,13 +80,21 @@ std::vector<AttentionItem> attention_order(const AttentionOrderRequest& request)
 }
 
 std::vector<int64_t> dealt_work(const std::vector<AttentionItem>& items, int64_t heads,
-                                int64_t ctas, bool in_order) {
+                                int64_t ctas, Dealing dealing) {
   if (ctas < 1) throw user_error("attention_order: ", ctas, " CTAs; at least 1 is needed");
   std::vector<int64_t> work(ctas);
   const int64_t count = static_cast<int64_t>(items.size()) * heads;
-  if (in_order) {
+  if (dealing == Dealing::kRuns) {
     const int64_t each = (count + ctas - 1) / ctas;
     for (int64_t i = 0; i < count; ++i) work[i / each] += items[i / heads].work;
+    return work;
+  }
+  if (dealing == Dealing::kNextFree) {  // a heap whose front is the CTA with the least work
+    for (int64_t i = 0; i < count; ++i) {
+      std::pop_heap(work.begin(), work.end(), std::greater<>());
+      work.back() += items[i / heads].work;
+      std::push_heap(work.begin(), work.end(), std::greater<>());
+    }
     return work;
   }
   for (int64_t round = 0; round * ctas < count; ++round)

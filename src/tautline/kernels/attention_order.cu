@@ -1,5 +1,5 @@
 // Three kernels: each sequence's place in the natural order (a scan), each tile's work (a warp a
-// sequence), and a counting sort in one CTA, 8 bits of work a pass. 256 kinds of work are one pass;
+// sequence), and a counting sort of tiles or, for keys, sequences in one CTA, 8 bits of work a pass. 256 kinds of work are one pass;
 // that is all but very long sequences. One CTA, because a batch has thousands of tiles and not
 // millions: more of them would wait for each other longer than they work.
 #include <algorithm>
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (threadIdx.x != 0) return;
   w.starts[p.sequences] = before;
-  *p.count = min(static_cast<int64_t>(before), p.capacity);
+  p.count[0] = min(static_cast<int64_t>(before), p.capacity);
+  p.count[1] = static_cast<int32_t>(made_for(p));
   *w.most = 0;
 }
 
@@ -72,7 +73,14 @@ __device__ int32_t clamped(int64_t work) {
   return static_cast<int32_t>(work < kMostOrderWork ? work : kMostOrderWork);
 }
 
-/// A warp a sequence, its last tiles first.
+__device__ int64_t warp_total(int64_t x) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+/// A warp a sequence. Queries: a pair and its work for each tile. Keys: one pair, (sequence, number of
+/// tiles), and the work by which the sequence is sorted.
 __global__ void work_kernel(const AttentionOrderBuild p, const Workspace w) {
   const int lane = threadIdx.x % kWarp;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
@@ -82,35 +90,26 @@ __global__ void work_kernel(const AttentionOrderBuild p, const Workspace w) {
     const Lengths n = lengths_of(p, b);
     const int64_t rows = rows_of(p, n), start = w.starts[b];
     const int32_t tiles = rows > 0 ? static_cast<int32_t>((rows - 1) / p.tile + 1) : 0;
-    const auto work_of = [&](int64_t tile) {
-      return tile_work(p, tile * p.tile, min(rows, (tile + 1) * p.tile), n.nq, n.nk);
-    };
-    const auto store = [&](int64_t at, int32_t tile, int32_t work) {
-      most = max(most, work);
-      if (at >= p.capacity) return;
-      w.pairs[0][at] = make_int2(static_cast<int32_t>(b), tile);
-      w.work[0][at] = work;
-    };
-    if (is_one_item(p, n.nq, n.nk)) {
-      int64_t work = 0;
-      for (int32_t tile = 0; tile < tiles; ++tile) work += work_of(tile);
-      if (lane == 0 && rows > 0) store(start, 0, clamped(work));
-      continue;
+    int64_t all = 0;
+    int32_t heaviest = 0;
+    for (int32_t tile = lane; tile < tiles; tile += kWarp) {
+      const int64_t work =
+          tile_work(p, tile * p.tile, min(rows, (tile + int64_t{1}) * p.tile), n.nq, n.nk);
+      all += work;
+      heaviest = max(heaviest, clamped(work));
+      if (p.pass == AttentionPass::kKeys || start + tile >= p.capacity) continue;
+      w.pairs[0][start + tile] = make_int2(static_cast<int32_t>(b), tile);
+      w.work[0][start + tile] = clamped(work);
     }
-    int32_t later = 0;  // most work of a later tile
-    for (int32_t base = (tiles - 1) / kWarp * kWarp; tiles > 0 && base >= 0; base -= kWarp) {
-      const int32_t tile = base + lane;
-      int32_t work = tile < tiles ? clamped(work_of(tile)) : 0;
-      if (p.pass == AttentionPass::kKeys) {
-        for (int step = 1; step < kWarp; step *= 2) {
-          const int32_t right = __shfl_down_sync(0xffffffffu, work, step);
-          if (lane + step < kWarp) work = max(work, right);
-        }
-        work = max(work, later);
-        later = __shfl_sync(0xffffffffu, work, 0);
+    if (p.pass == AttentionPass::kKeys) {
+      const bool one = is_one_item(p, n.nq, n.nk);
+      heaviest = one ? clamped(warp_total(all)) : __reduce_max_sync(0xffffffffu, heaviest);
+      if (lane == 0) {
+        w.pairs[0][b] = make_int2(static_cast<int32_t>(b), one && tiles > 0 ? 1 : tiles);
+        w.work[0][b] = heaviest;
       }
-      if (tile < tiles) store(start + tile, tile, work);
     }
+    most = max(most, heaviest);
   }
   most = __reduce_max_sync(0xffffffffu, most);
   if (lane == 0 && most > 0) atomicMax(w.most, most);  // of integers: the same in any order
@@ -160,16 +159,46 @@ __device__ void sort_pass(const int2* pairs, const int32_t* work, int32_t count,
   __syncthreads();
 }
 
+/// From sorted pairs (sequence, number of tiles) the list of tiles: those of kOrderTogether sequences
+/// in turns.
+__device__ void expand(const AttentionOrderBuild& p, const int2* sequences,
+                       Scan::TempStorage& storage) {
+  static_assert(kThreads % kOrderTogether == 0);
+  auto* tiles = reinterpret_cast<int2*>(p.tiles);
+  int32_t before = 0;
+  for (int64_t first = 0; first < p.sequences; first += kThreads) {
+    const int64_t i = first + threadIdx.x, group = i / kOrderTogether * kOrderTogether;
+    const int2 own = i < p.sequences ? sequences[i] : int2{};
+    int32_t place = 0, all = 0, counts[kOrderTogether];
+    Scan(storage).ExclusiveSum(own.y, place, all);
+    for (int m = 0; m < kOrderTogether; ++m) {
+      counts[m] = group + m < p.sequences ? sequences[group + m].y : 0;
+      if (group + m < i) place -= counts[m];
+    }
+    for (int32_t tile = 0; tile < own.y; ++tile) {
+      int64_t at = before + place;
+      for (int m = 0; m < kOrderTogether; ++m) at += min(counts[m], tile + (group + m < i ? 1 : 0));
+      if (at < p.capacity) tiles[at] = make_int2(own.x, tile);
+    }
+    before += all;
+    __syncthreads();
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     sort_kernel(const AttentionOrderBuild p, const Workspace w) {
   __shared__ int32_t place[kDigits * kWarps];
   __shared__ Scan::TempStorage storage;
-  const int32_t count = *p.count;
-  auto* tiles = reinterpret_cast<int2*>(p.tiles);
-  if (*w.most < kDigits)
-    return sort_pass(w.pairs[0], w.work[0], count, 0, tiles, nullptr, place, storage);
-  sort_pass(w.pairs[0], w.work[0], count, 0, w.pairs[1], w.work[1], place, storage);
-  sort_pass(w.pairs[1], w.work[1], count, 8, tiles, nullptr, place, storage);
+  const bool keys = p.pass == AttentionPass::kKeys, once = *w.most < kDigits;
+  const int32_t count = keys ? static_cast<int32_t>(p.sequences) : p.count[0];
+  int2* sorted = keys ? w.pairs[once] : reinterpret_cast<int2*>(p.tiles);
+  if (once) {
+    sort_pass(w.pairs[0], w.work[0], count, 0, sorted, nullptr, place, storage);
+  } else {
+    sort_pass(w.pairs[0], w.work[0], count, 0, w.pairs[1], w.work[1], place, storage);
+    sort_pass(w.pairs[1], w.work[1], count, 8, sorted, nullptr, place, storage);
+  }
+  if (keys) expand(p, sorted, storage);
 }
 
 }  // namespace

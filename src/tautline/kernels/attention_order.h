@@ -1,21 +1,22 @@
 // The order in which persistent attention kernels compute the tiles of a jagged batch: made once a
 // batch for all layers, from the offsets alone, where the offsets are (no synchronisation).
 //
-// A tile is `tile` rows of one sequence: queries in the forward and in the backward's pass for d_q,
-// keys in the pass for d_k and d_v. Its work is the number of tiles of the other side that it
-// visits (the window hides the others) plus a constant for what every tile costs. The list holds
-// (sequence, tile) by falling work; tiles of equal work keep their natural order. Heads are not in
-// the list: item i is head i % heads of pair i / heads.
+// A tile is `tile` rows of one sequence: queries in the forward, keys in the backward. Its work is the
+// number of tiles of the other side that it visits (the window hides the others) plus a constant for
+// what every tile costs. The forward's list holds (sequence, tile) by falling work; tiles of equal
+// work keep their natural order. Heads are not in the list: item i is head i % heads of pair
+// i / heads.
 //
-// In the keys' pass work never rises along a sequence: a tile counts as much as any later one of
-// its sequence. So the tiles of a sequence always come in ascending order, and a kernel whose CTAs
-// add to d_q in turn, tile after tile, cannot wait for a tile that nobody has begun. There a
-// sequence of at most `whole` queries and as many keys is one item, tile 0, which stands for all of
-// its keys; it weighs as much as its tiles together. A sequence without rows has no item.
+// The keys' list holds sequences by falling work of their heaviest tile, each one's tiles ascending;
+// the tiles of kOrderTogether sequences that follow each other take turns. CTAs that add to d_q one
+// after the other, tile after tile, so never wait for a tile that nobody has begun, and seldom at
+// all, while few enough sequences are under way for their d_q to stay in L2. A sequence of moderate
+// size (is_one_item) is one item, tile 0, which stands for all of its keys and weighs as much as its
+// tiles together. A sequence without rows has no item.
 //
-// Items are dealt zigzag: CTA c of P takes in round r item order_item(r, c, P). Rounds alternate in
+// The forward deals items zigzag: CTA c of P takes in round r item order_item(r, c, P). Rounds alternate in
 // direction, so that who gets the heaviest of one round gets the lightest of the next (after Meta's
-// GDPA, PyTorch blog, March 2026).
+// GDPA, PyTorch blog, March 2026). The backward's CTAs take the next item when they are free.
 //
 // Precision: integers. Lengths below 2^31. Work of 65,535 and more counts as equal.
 #pragma once
@@ -31,7 +32,7 @@ namespace tautline::kernels {
 /// The list as a kernel reads it, on the device.
 struct AttentionOrder {
   const int32_t* tiles = nullptr;  // [count][2]: sequence, tile; 8-byte aligned
-  const int32_t* count = nullptr;  // [1]
+  const int32_t* count = nullptr;  // [2]: pairs; made_for(), which the kernel's must be
 };
 
 /// The item of CTA `cta` of `ctas` in round `round`; none where it is count * heads or more.
@@ -41,6 +42,7 @@ TAUTLINE_ELEMENT_FUNCTION int64_t order_item(int64_t round, int64_t cta, int64_t
 
 enum class AttentionPass { kQueries, kKeys };
 inline constexpr int64_t kMostOrderWork = 0xffff;  // what the sort tells apart
+inline constexpr int kOrderTogether = 4;           // sequences whose tiles of keys take turns
 
 struct AttentionOrderRequest {
   const int64_t* q_offsets = nullptr;  // [B + 1]; null: `seeds` queries for every sequence
@@ -49,9 +51,9 @@ struct AttentionOrderRequest {
   AttentionWindow window;
   AttentionPass pass = AttentionPass::kQueries;
   int64_t tile = 128, other_tile = 128;  // rows of a tile; rows of a tile of the other side
-  int64_t whole = 0;                     // keys' pass: longest side of a one-item sequence; 0: none
-  int64_t group = 1;                     // query heads of one key/value head: a key tile visits all
-  int64_t tile_work = 1;                 // of a tile that visits nothing: prologue, epilogue
+  int64_t whole = 0;      // keys' pass: side of the largest one-item sequence; 0: none
+  int64_t group = 1;      // query heads of one key/value head: a key tile visits all
+  int64_t tile_work = 1;  // of a tile that visits nothing: prologue, epilogue
 };
 
 /// The list is never longer; `rows`: those of all sequences together on the pass's side.
@@ -71,9 +73,12 @@ struct AttentionItem {
 std::vector<AttentionItem> attention_items(const AttentionOrderRequest& request);
 std::vector<AttentionItem> attention_order(const AttentionOrderRequest& request);
 
-/// Work of each of `ctas` CTAs: items dealt zigzag, or (in_order) cut into runs of equal number.
+/// Zigzag, as the forward deals; each to the CTA that is free first, as the backward's CTAs take them;
+/// runs of equal number, as a kernel without an order does.
+enum class Dealing { kZigzag, kNextFree, kRuns };
+/// Work of each of `ctas` CTAs.
 std::vector<int64_t> dealt_work(const std::vector<AttentionItem>& items, int64_t heads,
-                                int64_t ctas, bool in_order = false);
+                                int64_t ctas, Dealing dealing = Dealing::kZigzag);
 /// Work of the busiest CTA over the mean; 1 where there is no work.
 double imbalance(const std::vector<int64_t>& work);
 /// A few lines: items, work, balance, the first items of the first CTAs.
@@ -84,7 +89,7 @@ std::string describe(const std::vector<AttentionItem>& items, int64_t heads, int
 struct AttentionOrderBuild : AttentionOrderRequest {
   int64_t capacity = 0;          // attention_order_capacity
   int32_t* tiles = nullptr;      // [capacity][2]
-  int32_t* count = nullptr;      // [1]
+  int32_t* count = nullptr;      // [2]
   int32_t* workspace = nullptr;  // [attention_order_workspace], 8-byte aligned
   void* stream = nullptr;
 };
@@ -103,9 +108,18 @@ TAUTLINE_ELEMENT_FUNCTION int64_t touched_tiles(int64_t first, int64_t last, int
                        : static_cast<uint32_t>(last - 1) / s - static_cast<uint32_t>(first) / s + 1;
 }
 
-/// One item of all its keys?
+/// One item of all its keys? As many queries and pairs as a square of `whole` has, or hardly any
+/// queries: tiles of many keys would queue for their d_q.
+TAUTLINE_ELEMENT_FUNCTION bool is_one_item(int64_t whole, int64_t nq, int64_t nk) {
+  return nq <= whole && (nq * nk <= whole * whole || (nq <= whole / 2 && nk <= 64 * whole));
+}
 TAUTLINE_ELEMENT_FUNCTION bool is_one_item(const AttentionOrderRequest& r, int64_t nq, int64_t nk) {
-  return r.pass == AttentionPass::kKeys && nq <= r.whole && nk <= r.whole;
+  return r.pass == AttentionPass::kKeys && is_one_item(r.whole, nq, nk);
+}
+
+/// What a kernel must have in common with the list that it is given.
+TAUTLINE_ELEMENT_FUNCTION int64_t made_for(const AttentionOrderRequest& r) {
+  return r.pass == AttentionPass::kKeys ? r.whole : r.tile;
 }
 
 /// Queries of a sequence that see keys [begin, end).

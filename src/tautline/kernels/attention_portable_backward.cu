@@ -1,10 +1,34 @@
+#include "tautline/kernels/attention_few_keys.cuh"
 #include "tautline/kernels/attention_portable_launch.cuh"
+#include "tautline/kernels/vector.cuh"
 
 namespace tautline::kernels {
 namespace portable {
 namespace {
 
-/// delta[h][row] = d_o . o, a warp each.
+template <class T>
+__device__ float dot(const T* a, const T* b, int64_t count) {
+  float sum = 0.0f;
+  for (int64_t d = threadIdx.x % kWarp; d < count; d += kWarp)
+    sum += to_float(a[d]) * to_float(b[d]);
+  return warp_sum(sum);
+}
+
+/// The sequence that has a row.
+__device__ inline int64_t sequence_at(const AttentionProblem& p, int64_t row) {
+  if (p.q_offsets == nullptr) return row / p.max_q;
+  int64_t low = 0, high = p.sequences - 1;  // the last that starts at `row` or before
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (p.q_offsets[middle] <= row)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+/// delta[h][row] = d_o . o, or the sum over keys where they are few, a warp each.
 template <class T>
 __global__ void delta_kernel(const Scores a) {
   const AttentionProblem& p = a.p;
@@ -12,12 +36,23 @@ __global__ void delta_kernel(const Scores a) {
   int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   for (; at < p.heads * p.rows; at += warps) {
     const int64_t head = at / p.rows, row = at % p.rows;
-    float sum = 0.0f;
-    for (int64_t d = threadIdx.x % kWarp; d < p.value_dim; d += kWarp)
-      sum += to_float(row_of<T>(p.d_o, row, head)[d]) * to_float(row_of<T>(p.o, row, head)[d]);
-    for (int offset = kWarp / 2; offset > 0; offset /= 2)
-      sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    if (threadIdx.x % kWarp == 0) a.delta[at] = sum;
+    const Sequence s = sequence_of(p, sequence_at(p, row));
+    const int64_t i = row - s.row, kv_head = head / (p.heads / p.kv_heads);
+    const KeyRange keys = visible_keys(p.window, i, s.nq, s.nk);
+    const T* d_o = row_of<T>(p.d_o, row, head);
+    float delta = 0.0f;
+    if (few_keys(keys)) {
+      for (int64_t j = keys.first; j < keys.last; ++j) {
+        const float product =
+            dot(row_of<T>(p.q, s.q + i, head), row_of<T>(p.k, s.k + j, kv_head), p.head_dim);
+        const float score = product * a.scale + bias_of(p, s, head, i, j);
+        delta +=
+            __expf(score - a.lse[at]) * dot(d_o, row_of<T>(p.v, s.k + j, kv_head), p.value_dim);
+      }
+    } else {
+      delta = dot(d_o, row_of<T>(p.o, row, head), p.value_dim);
+    }
+    if (threadIdx.x % kWarp == 0) a.delta[at] = delta;
   }
 }
 

@@ -52,7 +52,6 @@ std::string sm90_backward_refuses(const AttentionProblem& p, bool softmax, doubl
   if (!forward.o.data) forward.o = p.d_o;  // gdpa keeps no o
   std::string why = sm90_forward_refuses(forward, softmax, scale, capability);
   if (!why.empty()) return why;
-  if (!p.q_offsets) return "queries stand in for every sequence";
   if (!aligned(p.d_o)) return "strides of d_o must be multiples of 8 elements";
   return "";
 }
@@ -85,6 +84,7 @@ int multiprocessors_of(const Tensor& x) {
   b.heads = static_cast<int32_t>(p.heads);
   b.kv_heads = static_cast<int32_t>(p.kv_heads);
   b.head_dim = static_cast<int32_t>(p.head_dim);
+  b.value_dim = static_cast<int32_t>(p.value_dim);
   b.window = p.window;
   b.element = p.element;
   b.ctas = multiprocessors_of(a.q);

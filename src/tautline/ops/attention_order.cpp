@@ -67,7 +67,7 @@ void build_on_host(const AttentionProblem& p, AttentionPass pass, int32_t* part)
   const auto request = request_of(p, pass);
   const auto items = kernels::attention_order(request);
   part[0] = static_cast<int32_t>(items.size());
-  part[1] = static_cast<int32_t>(request.tile);
+  part[1] = static_cast<int32_t>(kernels::made_for(request));
   for (const auto& item : items) {
     part += 2;
     part[0] = item.sequence, part[1] = item.tile;
