@@ -89,6 +89,7 @@ void block_attention_backward_cuda(const BlockAttention& p, void* memory) {
   if (p.tokens == 0) return;
   Workspace workspace{static_cast<char*>(memory)};
   const BlockPlaces blocks = place(p, workspace);
+  if (block_attention_backward_sm90_takes(p)) return block_attention_backward_sm90(p, blocks);
   if (fused_takes(p, /*backward=*/true)) return block_attention_fused_backward(p, blocks);
   block_attention_portable_backward(p, blocks, workspace);
 }

@@ -33,6 +33,10 @@ struct Workspace {
 bool fused_takes(const BlockAttention& p, bool backward);
 void block_attention_fused_forward(const BlockAttention& p, const BlockPlaces& blocks);
 void block_attention_fused_backward(const BlockAttention& p, const BlockPlaces& blocks);
+/// The backward on Hopper (block_attention_backward_sm90.cu): what the fused one takes, if TMA can
+/// address it.
+bool block_attention_backward_sm90_takes(const BlockAttention& p);
+void block_attention_backward_sm90(const BlockAttention& p, const BlockPlaces& blocks);
 
 /// The plain ones, for the rest (block_attention_portable.cu). With a null workspace nothing runs,
 /// only its size is counted.

@@ -247,8 +247,17 @@ __device__ __forceinline__ void weighted_rows(float (&sum)[D / 8][4], const floa
   }
 }
 
+/// 2^x for x <= 0; 0 where that is subnormal.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Scores [16 rows of m, 64] to probabilities; log2_scale = scale * log2(e). Rows without a key
-/// are 0. Keys from `rows` on, and (causal) behind the row, are not seen.
+/// are 0. Keys from `rows` on, and (causal) behind the row, are not seen. kFlush: subnormal ones
+/// become 0, in fewer instructions.
+template <bool kFlush = false>
 __device__ __forceinline__ void soften(float (&score)[8][4], int m, int rows, bool causal,
                                        float log2_scale, int lane) {
 #pragma unroll
@@ -273,7 +282,8 @@ __device__ __forceinline__ void soften(float (&score)[8][4], int m, int rows, bo
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = score[n][2 * half + e];
-        x = exp2f(fmaf(x, log2_scale, -shift));
+        const float power = fmaf(x, log2_scale, -shift);
+        x = kFlush ? power_of_two(power) : exp2f(power);
         sum += x;
       }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -311,9 +321,10 @@ __device__ __forceinline__ T* row_of(const HeadsView& view, const Item& x, int h
 }
 
 /// Thread blocks of as many groups as shared memory has room for, `most` at most, one thread block a
-/// multiprocessor.
-template <class Kernel>
-void launch(Kernel* kernel, const Problem& problem, int most, int table_bytes, int group_bytes) {
+/// multiprocessor; `more`: the kernel's further arguments.
+template <class Kernel, class... More>
+void launch(Kernel* kernel, const Problem& problem, int most, int table_bytes, int group_bytes,
+            const More&... more) {
   int device = 0, limit = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -323,7 +334,7 @@ void launch(Kernel* kernel, const Problem& problem, int most, int table_bytes, i
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "cudaFuncSetAttribute");
   kernel<<<multiprocessors(), groups * kGroupThreads, bytes, stream_of(problem.p.stream)>>>(
-      problem);
+      problem, more...);
   check_launch("block_attention");
 }
 

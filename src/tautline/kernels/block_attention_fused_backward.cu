@@ -1,5 +1,6 @@
 // Block attention backward in one pass: q, k, v and d_o are read once, d_q, d_k and d_v written
-// once, turned back in FP32. Bound by memory: 14 D bytes a token and head.
+// once, turned back in FP32. Bound by memory: 14 D bytes a token and head. For cards other than
+// Hopper, which has its own (block_attention_backward_sm90.cu).
 #include "tautline/kernels/block_attention_fused.cuh"
 
 namespace tautline::kernels {

@@ -151,6 +151,7 @@ struct Instruction;
   template <>                                                                    \
   struct Instruction<E, N> {                                                     \
     using Shared = gmma::MMA_64x##N##x16_F32##NAME##_SS<Major::K, Major::K>;     \
+    using Columns = gmma::MMA_64x##N##x16_F32##NAME##_SS<Major::MN, Major::MN>;  \
     using Registers = gmma::MMA_64x##N##x16_F32##NAME##_RS<Major::K, Major::MN>; \
     using RegistersK = gmma::MMA_64x##N##x16_F32##NAME##_RS<Major::K, Major::K>; \
   };
@@ -185,6 +186,12 @@ template <class E, int kN>
 __device__ __forceinline__ void mma_shared(uint64_t a, uint64_t b, float (&c)[kN / 2], bool add) {
   wgmma::shared<typename wgmma::Instruction<E, kN>::Shared>(a, b, c, add,
                                                             std::make_index_sequence<kN / 2>{});
+}
+/// c [64, N] = or += a [16, 64]^T b [16, N], both in shared memory, depth in rows.
+template <class E, int kN>
+__device__ __forceinline__ void mma_columns(uint64_t a, uint64_t b, float (&c)[kN / 2], bool add) {
+  wgmma::shared<typename wgmma::Instruction<E, kN>::Columns>(a, b, c, add,
+                                                             std::make_index_sequence<kN / 2>{});
 }
 /// c [64, N] = or += a [64, 16] b [16, N]: a in registers, b in shared memory, N contiguous.
 template <class E, int kN>

@@ -19,6 +19,15 @@ auto encoder() {
 
 }  // namespace
 
+bool fits_map(const HeadsView& view, int64_t heads) {
+  constexpr int64_t kLongestStride = int64_t{1} << 38;  // of 2^40 bytes, in elements, with room
+  const auto whole = [](int64_t stride) {
+    return stride > 0 && stride % 8 == 0 && stride < kLongestStride;
+  };
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && whole(view.token_stride) &&
+         (heads == 1 || whole(view.head_stride));
+}
+
 CUtensorMap tensor_map(const HeadsView& view, Element element, int64_t tokens, int64_t heads,
                        int64_t dim, int32_t rows) {
   static const auto encode = encoder();

@@ -16,8 +16,10 @@
 
 namespace tautline::kernels::hopper {
 
-/// Boxes of `rows` tokens and 64 columns of one head, swizzled by 128 bytes. The view's address must
-/// be a multiple of 16 bytes, strides of 8 elements.
+/// Whether a map of the view can be made: addresses of 16 bytes, strides above 0 that 8 divides.
+bool fits_map(const HeadsView& view, int64_t heads);
+
+/// Boxes of `rows` tokens and 64 columns of one head, swizzled by 128 bytes. The view must fit.
 CUtensorMap tensor_map(const HeadsView& view, Element element, int64_t tokens, int64_t heads,
                        int64_t dim, int32_t rows);
 

@@ -29,6 +29,17 @@ inline int multiprocessors() {
   return count;
 }
 
+/// wgmma exists on compute capability 9.0 alone.
+inline bool on_hopper() {
+  int device = 0, major = 0, minor = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "cudaDeviceGetAttribute");
+  return major == 9 && minor == 0;
+}
+
 template <class T>
 constexpr T divide_up(T a, T b) {
   return (a + b - 1) / b;

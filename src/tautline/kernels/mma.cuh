@@ -36,6 +36,13 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "r"(address));
 }
 
+/// From sm_90. Lane l names row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(const uint32_t (&r)[4], uint32_t address) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 template <class T>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -62,6 +69,11 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   else
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
+}
+
+template <class T>
+__device__ __forceinline__ float2 unpack(uint32_t word) {
+  return {to_float(T{static_cast<uint16_t>(word)}), to_float(T{static_cast<uint16_t>(word >> 16)})};
 }
 
 /// Rows [16 m, 16 m + 16), columns [16 k, 16 k + 16) of a row-major tile as the left operand.
