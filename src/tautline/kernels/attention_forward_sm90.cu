@@ -1,20 +1,12 @@
 #include "tautline/base/error.h"
 #include "tautline/kernels/attention_forward_launch_sm90.h"
 #include "tautline/kernels/attention_sm90.h"
+#include "tautline/kernels/hopper_map.h"
 
 namespace tautline::kernels {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-
-bool fits_tma(const HeadsView& view, int64_t heads) {
-  constexpr int64_t kLongestStride = int64_t{1} << 38;  // of 2^40 bytes, in elements, with room
-  const auto whole = [](int64_t stride) {
-    return stride > 0 && stride % 8 == 0 && stride < kLongestStride;
-  };
-  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && whole(view.token_stride) &&
-         (heads == 1 || whole(view.head_stride));
-}
 
 void check(const AttentionProblem& p, double scale) {
   if (const char* why = attention_forward_sm90_refuses(p, scale))
@@ -59,8 +51,8 @@ const char* attention_forward_sm90_refuses(const AttentionProblem& p, double sca
   if (p.bias.any()) return "an additive bias is not covered";
   if (!(scale > 0)) return "the scale of softmax must be above 0";
   if (p.rows > kMostTokens || p.k_tokens > kMostTokens) return "more than 2^29 tokens";
-  if (!fits_tma(p.q, p.heads) || !fits_tma(p.k, p.kv_heads) || !fits_tma(p.v, p.kv_heads) ||
-      !fits_tma(p.o, p.heads))
+  if (!hopper::fits_map(p.q, p.heads) || !hopper::fits_map(p.k, p.kv_heads) ||
+      !hopper::fits_map(p.v, p.kv_heads) || !hopper::fits_map(p.o, p.heads))
     return "strides must be multiples of 8 elements, addresses of 16 bytes";
   return nullptr;
 }
