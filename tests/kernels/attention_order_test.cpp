@@ -13,11 +13,36 @@ namespace {
 
 using namespace testing;
 
+/// Work of each (sequence, tile) of a paired order: runs are taken from both ends in turn.
+std::map<std::pair<int64_t, int64_t>, int64_t> counted_in_pairs(const AttentionOrderRequest& r) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> work;
+  AttentionOrderRequest runs = r;
+  runs.pair_group = 0, runs.tile = r.tile / 2;
+  std::map<int64_t, std::vector<AttentionItem>> of;
+  for (const AttentionItem& run : attention_items(runs)) of[run.sequence].push_back(run);
+  for (const auto& [b, all] : of) {
+    const int64_t nq = r.q_offsets ? r.q_offsets[b + 1] - r.q_offsets[b] : r.seeds;
+    const auto weighed = [&](const AttentionItem& run) {
+      int64_t groups = 0;
+      for (int64_t i = run.tile * runs.tile; i < std::min(nq, (run.tile + 1) * runs.tile);
+           i += r.pair_group)
+        ++groups;
+      return run.work * (1 + groups);
+    };
+    for (size_t t = 0; 2 * t < all.size(); ++t) {
+      const size_t last = all.size() - 1 - t;
+      work[{b, t}] = weighed(all[t]) + (last > t ? weighed(all[last]) : 0);
+    }
+  }
+  return work;
+}
+
 /// Work of each (sequence, tile), counted pair by pair: tiles of the other side in which some pair
 /// is visible. In the keys' pass moderate sequences are one item.
 std::map<std::pair<int64_t, int64_t>, int64_t> counted(const AttentionOrderRequest& r) {
   std::map<std::pair<int64_t, int64_t>, int64_t> work;
   const bool of_keys = r.pass == AttentionPass::kKeys;
+  if (!of_keys && r.pair_group > 0) return counted_in_pairs(r);
   for (int64_t b = 0; b < r.sequences; ++b) {
     const int64_t nq = r.q_offsets ? r.q_offsets[b + 1] - r.q_offsets[b] : r.seeds;
     const int64_t nk = r.k_offsets[b + 1] - r.k_offsets[b];
@@ -146,6 +171,24 @@ TEST(AttentionOrder, TheBenchmarksDistributionsAreBalanced) {
       EXPECT_LE(imbalance(work), 1.03) << batch.name;
       EXPECT_LE(imbalance(work), runs + 1e-12) << batch.name;
     }
+  }
+}
+
+// The same bound for the forward's order, whose tiles are fewer and larger.
+TEST(AttentionOrder, PairsBalanceToo) {
+  constexpr int64_t kCtas = 132;
+  for (const OrderBatch& batch : benchmark_batches()) {
+    OrderCase c(offsets_of(batch.lengths), offsets_of(batch.lengths));
+    c.request.window = batch.window;
+    c.request.tile = 384, c.request.other_tile = c.request.pair_group = 64;
+    const auto items = attention_order(c.request);
+    const auto work = dealt_work(items, batch.heads, kCtas);
+    double total = 0;
+    for (const int64_t w : work) total += static_cast<double>(w);
+    std::cout << batch.name << ": " << items.size() << " tiles, max/mean " << imbalance(work)
+              << "\n";
+    EXPECT_LE(imbalance(work), 1 + 2.0 * static_cast<double>(items[0].work) * kCtas / total)
+        << batch.name;
   }
 }
 

@@ -63,7 +63,9 @@ AttentionOrderRequest attention_forward_sm90_order(const AttentionProblem& p) {
   r.k_offsets = p.k_offsets;
   r.sequences = p.sequences;
   r.seeds = p.q_offsets ? 0 : p.max_q;
+  r.window = p.window;
   r.tile = sm90::forward_columns(p) == 128 ? sm90::kForwardTile<128> : sm90::kForwardTile<64>;
+  r.other_tile = r.pair_group = 64;
   return r;
 }
 

@@ -7,6 +7,11 @@
 // work keep their natural order. Heads are not in the list: item i is head i % heads of pair
 // i / heads.
 //
+// A paired tile is two runs of queries, one from either end of the sequence, so that a causal
+// sequence's tiles weigh alike, but for the last, which may be a single run, and the run that ends
+// the sequence, which may have few rows. Counted alike, they leave some CTAs 10 % more work than
+// the mean, as the same CTAs may get them in each round (sequences of 1,024, of 2,048).
+//
 // The keys' list holds sequences by falling work of their heaviest tile, each one's tiles ascending;
 // the tiles of kOrderTogether sequences that follow each other take turns. CTAs that add to d_q one
 // after the other, tile after tile, so never wait for a tile that nobody has begun, and seldom at
@@ -54,6 +59,9 @@ struct AttentionOrderRequest {
   int64_t whole = 0;      // keys' pass: side of the largest one-item sequence; 0: none
   int64_t group = 1;      // query heads of one key/value head: a key tile visits all
   int64_t tile_work = 1;  // of a tile that visits nothing: prologue, epilogue
+  // > 0, of queries: tile t is runs t and last - t of tile / 2 rows. A run weighs its tile_work and
+  // what it visits, for each group of so many rows that it has and once more for its loads.
+  int64_t pair_group = 0;
 };
 
 /// The list is never longer; `rows`: those of all sequences together on the pass's side.
@@ -131,14 +139,32 @@ TAUTLINE_ELEMENT_FUNCTION KeyRange seeing_queries(AttentionWindow window, int64_
           window.left < 0 ? nq : clamp_to(end + window.left - shift, 0, nq)};
 }
 
-/// Work of rows [begin, end) of a sequence with nq queries and nk keys.
+/// Work of queries [begin, end).
+TAUTLINE_ELEMENT_FUNCTION int64_t query_work(const AttentionOrderRequest& r, int64_t begin,
+                                             int64_t end, int64_t nq, int64_t nk) {
+  const int64_t first = visible_keys(r.window, begin, nq, nk).first;
+  const int64_t last = visible_keys(r.window, end - 1, nq, nk).last;
+  return r.tile_work + touched_tiles(first, last, r.other_tile);
+}
+
+/// Work of a paired tile: that of its two runs, or of the one in the middle.
+TAUTLINE_ELEMENT_FUNCTION int64_t pair_work(const AttentionOrderRequest& r, int64_t tile,
+                                            int64_t nq, int64_t nk) {
+  const int64_t rows = r.tile / 2, late = touched_tiles(0, nq, rows) - 1 - tile;
+  int64_t work = 0;
+  for (int64_t run = tile;; run = late) {
+    const int64_t begin = run * rows, end = begin + rows < nq ? begin + rows : nq;
+    work += query_work(r, begin, end, nq, nk) * (1 + touched_tiles(0, end - begin, r.pair_group));
+    if (run == late) return work;
+  }
+}
+
+/// Work of a tile's rows [begin, end) in a sequence with nq queries and nk keys.
 TAUTLINE_ELEMENT_FUNCTION int64_t tile_work(const AttentionOrderRequest& r, int64_t begin,
                                             int64_t end, int64_t nq, int64_t nk) {
-  if (r.pass == AttentionPass::kQueries) {
-    const int64_t first = visible_keys(r.window, begin, nq, nk).first;
-    const int64_t last = visible_keys(r.window, end - 1, nq, nk).last;
-    return r.tile_work + touched_tiles(first, last, r.other_tile);
-  }
+  if (r.pass == AttentionPass::kQueries)
+    return r.pair_group > 0 ? pair_work(r, begin / r.tile, nq, nk)
+                            : query_work(r, begin, end, nq, nk);
   const KeyRange queries = seeing_queries(r.window, begin, end, nq, nk);
   return r.tile_work + r.group * touched_tiles(queries.first, queries.last, r.other_tile);
 }

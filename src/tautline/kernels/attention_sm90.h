@@ -17,8 +17,7 @@ namespace tautline::kernels {
 /// addresses and `scale` (of softmax; 1 for gdpa), not at the device.
 const char* attention_forward_sm90_refuses(const AttentionProblem& p, double scale);
 
-/// The order that the forward wants. Its tiles are pairs of a late and an early part of a sequence,
-/// so they weigh alike: the request has no window.
+/// The order that the forward wants: of tiles that are pairs of a late and an early run of queries.
 AttentionOrderRequest attention_forward_sm90_order(const AttentionProblem& p);
 
 void jagged_attention_forward_sm90(const JaggedAttention& p, const AttentionOrder& order);
