@@ -16,10 +16,10 @@ inline int32_t bound_of(int64_t bound) {
   return bound < 0 || bound > kFar ? -1 : static_cast<int32_t>(bound);
 }
 
-/// What was fastest on the shapes of shared/GPU.md; lab/attention/README.md has the rest.
+/// What was fastest on the shapes of the bench; lab/attention/README.md has the rest.
 template <class E, int kDim, class Score>
-using ForwardChoice = std::conditional_t<kDim == 128, ForwardConfig<E, 128, 64, 3, 2, true, Score>,
-                                         ForwardConfig<E, 64, 64, 4, 2, true, Score>>;
+using ForwardChoice = std::conditional_t<kDim == 128, ForwardConfig<E, 128, 64, 3, 2, Score>,
+                                         ForwardConfig<E, 64, 64, 4, 2, Score>>;
 
 template <class C>
 void launch_forward(const Forward& f) {
