@@ -150,8 +150,11 @@ TEST(GdpaSm90, FollowsTheReference) {
     for (int f = 0; f < 8; ++f)
       expect_like_the_reference<Gdpa>(c, element, static_cast<ScoreActivation>(f), shares,
                                       run_gdpa<false, 1024>);
-    for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
-      expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true, 1024>);
+    for (const int64_t dim : {64, 128}) {
+      c.head_dim = c.value_dim = dim;
+      for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
+        expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true, 1024>);
+    }
   }
 }
 

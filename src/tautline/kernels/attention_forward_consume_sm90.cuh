@@ -212,7 +212,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         if (lane % 4 == 0 && my_row + 8 * i < count)
           p.lse[pass.head * p.rows + pass.row + row + my_row + 8 * i] = lse[i];
     } else {
-      factor[0] = factor[1] = p.numbers.finish;
+      factor[0] = factor[1] = score.finish(p.numbers.finish);
     }
     // Each warp stores its rows over its own of q; wgmma may have read others' too.
     sync_threads(1 + group, 128);

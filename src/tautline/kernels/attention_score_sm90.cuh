@@ -101,10 +101,13 @@ struct Softmax {
 
 /// An activation with a formula of its own, f(alpha s). kFast takes tanh.approx.f32 where there is a
 /// choice; else the error is a few units of FP32's last place. Scores of masked keys are 0 here, and
-/// so are their weights: f(0) = 0.
-template <ScoreActivation kF, bool kFast>
+/// so are their weights: f(0) = 0. Fast GELU's weights are s (1 + tanh u) where kUnscaled, and its
+/// alpha / 2 is a factor of the output (an instruction less an element); FP16 weights, which end at
+/// 65,504, have no room for that.
+template <ScoreActivation kF, bool kFast, bool kUnscaled = false>
 struct Pointwise {
   static constexpr bool kMaskTail = false, kRescales = false, kTrusts = false;
+  static_assert(!kUnscaled || (kFast && kF == ScoreActivation::kGeluTanh));
   static_assert(kF == ScoreActivation::kSilu || kF == ScoreActivation::kGelu ||
                 kF == ScoreActivation::kGeluTanh);
   float alpha, half, linear,
@@ -123,7 +126,7 @@ struct Pointwise {
       if constexpr (kFast) return fmaf(h, tanh_fast(h), h);
       return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * h));
     } else if constexpr (kF == ScoreActivation::kGeluTanh) {
-      const float u = s * fmaf(s * s, cubic, linear), h = half * s;
+      const float u = s * fmaf(s * s, cubic, linear), h = kUnscaled ? s : half * s;
       if constexpr (kFast) return fmaf(h, tanh_fast(u), h);
       return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
     } else {
@@ -139,6 +142,8 @@ struct Pointwise {
       return y * (y < 0 ? tail : 1 - tail);
     }
   }
+  /// What outputs are multiplied by.
+  __device__ float finish(float beta) const { return kUnscaled ? half * beta : beta; }
   template <int kCount>
   __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
 #pragma unroll
@@ -157,6 +162,7 @@ struct Gate {
   ScoreNumbers n;
 
   __device__ void begin(const ScoreNumbers& numbers) { n = numbers; }
+  __device__ float finish(float beta) const { return beta; }
   template <int kCount>
   __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
 #pragma unroll
