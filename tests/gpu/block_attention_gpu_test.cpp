@@ -64,6 +64,13 @@ TEST(BlockAttentionGpu, FollowsTheReference) {
           c.lengths = {0, 1, 63, 64, 65, 0, 85, 130, 3, 0};
           expect_like_the_reference(c, element, shares);
         }
+        // Every fused kernel, around its tiles of 16 rows too.
+        for (const int64_t dim : {64, 128})
+          for (const bool rotate_values : {false, true}) {
+            c.head_dim = dim, c.rotate_values = rotate_values;
+            c.lengths = {0, 1, 15, 16, 17, 33, 48, 63, 64, 65, 0, 100, 128, 200, 7};
+            expect_like_the_reference(c, element, shares);
+          }
         c.lengths = {70, 5, 200, 3000}, c.heads = 6, c.gap = 3, c.head_dim = 32;
         expect_like_the_reference(c, element, shares);
       }
