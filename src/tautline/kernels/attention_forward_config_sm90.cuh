@@ -14,13 +14,11 @@ constexpr int kRows = 64, kWarpRows = 16;  // of a warpgroup, of its warps
 
 struct ForwardArguments {
   CUtensorMap q, k, v, o;
-  HeadsView q_view, k_view, v_view, o_view;
   float* lse;                            // [H, rows]; null for pointwise scores
   const int64_t *q_offsets, *k_offsets;  // q_offsets null: `seeds` queries for every sequence
   AttentionOrder order;
   int64_t rows;
   int32_t heads, group, seeds;  // group: query heads of a key/value head
-  int32_t head_dim, value_dim;  // of the kernel's columns
   int32_t left, right;
   ScoreNumbers numbers;
 };

@@ -5,42 +5,6 @@
 
 namespace tautline::kernels::sm90 {
 
-/// One row once more, by one warp, from global memory: plain online softmax, a key at a time.
-template <class E, int kD>
-__device__ __forceinline__ void rescue_row(const ForwardArguments& p, const Pass& pass,
-                                           int32_t row) {
-  constexpr int kMine = kD / 32;  // columns of a lane
-  const int lane = threadIdx.x % 32;
-  const bool in_keys = lane * kMine < p.head_dim, in_values = lane * kMine < p.value_dim;
-  const auto at = [&](const HeadsView& view, int64_t token, int64_t head) {
-    return static_cast<E*>(view.data) + token * view.token_stride + head * view.head_stride +
-           lane * kMine;
-  };
-  const int32_t kv_head = pass.head / p.group;
-  const Keys seen = keys_of(p, pass.diagonal, pass.keys, row);
-  const E* q = at(p.q_view, pass.q_token + row, pass.head);
-  float out[kMine] = {}, top = -INFINITY, sum = 0;
-#pragma unroll 1
-  for (int32_t j = seen.first; j < seen.last; ++j) {
-    const E* k = at(p.k_view, pass.k_token + j, kv_head);
-    const E* v = at(p.v_view, pass.k_token + j, kv_head);
-    float s = 0;
-    if (in_keys)
-      for (int c = 0; c < kMine; ++c) s += static_cast<float>(q[c]) * static_cast<float>(k[c]);
-    for (int other = 16; other > 0; other /= 2) s += __shfl_xor_sync(0xffffffffu, s, other);
-    s *= p.numbers.scale;
-    const float most = fmaxf(top, s), factor = exp2f(top - most), weight = exp2f(s - most);
-    if (in_values)
-      for (int c = 0; c < kMine; ++c) out[c] = out[c] * factor + weight * static_cast<float>(v[c]);
-    sum = sum * factor + weight;
-    top = most;
-  }
-  E* o = at(p.o_view, pass.row + row, pass.head);
-  if (in_values)
-    for (int c = 0; c < kMine; ++c) o[c] = static_cast<E>(out[c] / sum);
-  if (lane == 0) p.lse[pass.head * p.rows + pass.row + row] = (top + log2f(sum)) * 0.69314718056f;
-}
-
 template <class C>
 __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::Shared& s,
                                         int group) {
@@ -69,8 +33,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
 
   for (;; at_pass.next()) {
     barrier_wait(&s.full_pass[at_pass.stage], at_pass.phase);
-    const Pass& told = s.pass[at_pass.stage];
-    const Pass pass = told;
+    const Pass pass = s.pass[at_pass.stage];
     if (pass.queries < 0) break;
     const int part = group - pass.group + (group < pass.group ? C::kGroups : 0);
     const int slot = pass.slot + part - (pass.slot + part < C::kSlots ? 0 : C::kSlots);
@@ -203,10 +166,9 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       continue;
     }
 
-    bool lost = false;
     if constexpr (C::Score::kRescales) {
       float lse[2];
-      lost = score.finish(factor, lse);
+      score.finish(factor, lse);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (lane % 4 == 0 && my_row + 8 * i < count)
@@ -229,11 +191,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     fence_async_shared();
     __syncwarp();
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
-    if constexpr (C::Score::kTrusts) {
-      if (lost)
-        for (int32_t r = 0; r < rows; ++r) rescue_row<E, kD>(p, told, row + warp_row + r);
-    }
-    if (!lost && lane == 0 && rows > 0) {
+    if (lane == 0 && rows > 0) {
 #pragma unroll
       for (int h = 0; h < C::kHalves; ++h)
         tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, kWarpRows - rows,

@@ -32,9 +32,6 @@ void launch_forward(const Forward& f) {
   a.k = hopper::tensor_map(p.k, p.element, p.k_tokens, p.kv_heads, p.head_dim, C::kKeys);
   a.v = hopper::tensor_map(p.v, p.element, p.k_tokens, p.kv_heads, p.value_dim, C::kKeys);
   a.o = hopper::tensor_map(p.o, p.element, p.rows, p.heads, p.value_dim, kWarpRows);
-  a.head_dim = static_cast<int32_t>(p.head_dim);
-  a.value_dim = static_cast<int32_t>(p.value_dim);
-  a.q_view = p.q, a.k_view = p.k, a.v_view = p.v, a.o_view = p.o;
   a.lse = f.lse;
   a.q_offsets = p.q_offsets;
   a.k_offsets = p.k_offsets;

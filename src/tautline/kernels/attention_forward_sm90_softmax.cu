@@ -2,8 +2,6 @@
 
 namespace tautline::kernels::sm90 {
 
-void forward_softmax(const Forward& f) {
-  forward_with<Softmax<false>>(f);
-}
+void forward_softmax(const Forward& f) { forward_with<Softmax>(f); }
 
 }  // namespace tautline::kernels::sm90
