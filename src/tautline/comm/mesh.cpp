@@ -1,11 +1,9 @@
 #include "tautline/comm/mesh.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 
-#include <c10/core/AllocatorConfig.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -97,19 +95,7 @@ void Mesh::Impl::count_nodes() {
 Mesh::Mesh() : impl_(std::make_unique<Impl>()) {}
 Mesh::~Mesh() = default;
 
-namespace {
-
-/// Batches differ in tokens, so tensors differ in size from step to step; in eighths of a power of
-/// two, memory that libtorch's allocator keeps serves the next step too. What the user says counts.
-void round_device_allocations() {
-  if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) return;
-  c10::CachingAllocator::setAllocatorSettings("roundup_power2_divisions:8");
-}
-
-}  // namespace
-
 std::unique_ptr<Mesh> Mesh::open(const Launch& launch, const MeshOptions& options) {
-  if (options.device.is_cuda()) round_device_allocations();
   std::unique_ptr<Mesh> mesh(new Mesh);
   Impl& impl = *mesh->impl_;
   impl.launch = launch;
