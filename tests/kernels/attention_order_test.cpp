@@ -219,6 +219,10 @@ TEST(AttentionOrder, NoCtaAndNoRowsAreErrors) {
   EXPECT_THROW(dealt_work(attention_order(c.request), 1, 0), UserError);
   c.request.tile = 0;
   EXPECT_THROW(attention_order(c.request), UserError);
+  c.request.tile = 1;
+  c.request.pass = AttentionPass::kKeys;
+  c.request.tile_work = 0;
+  EXPECT_THROW(attention_order(c.request), UserError);
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ inline std::unique_ptr<OrderCase> any_order_case(int64_t most_sequences, int64_t
   r.window = {in(0, 1) ? -1 : in(0, longest / 2), in(0, 1) ? -1 : in(0, longest / 2)};
   r.pass = in(0, 1) ? AttentionPass::kQueries : AttentionPass::kKeys;
   r.tile = in(1, 16), r.other_tile = in(1, 16), r.group = in(1, 3), r.tile_work = in(0, 2);
+  if (r.pass == AttentionPass::kKeys) r.tile_work += 1;
   r.whole = in(0, 1) ? 0 : in(1, longest);
   if (in(0, 2) == 0) r.tile *= 2, r.pair_group = in(1, 16);
   return c;

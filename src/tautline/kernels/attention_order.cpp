@@ -65,6 +65,8 @@ std::vector<AttentionItem> attention_items(const AttentionOrderRequest& request)
   if (request.tile < 1 || request.other_tile < 1)
     throw user_error("attention_order: tiles of ", request.tile, " and ", request.other_tile,
                      " rows; each must be at least 1");
+  if (request.pass == AttentionPass::kKeys && request.tile_work < 1)
+    throw user_error("attention_order: tile_work ", request.tile_work, "; at least 1 is needed");
   std::vector<AttentionItem> items;
   for (int64_t b = 0; b < request.sequences; ++b) add_sequence(request, b, items);
   return items;

@@ -207,6 +207,8 @@ void attention_order_cuda(const AttentionOrderBuild& p) {
   if (p.tile < 1 || p.other_tile < 1)
     throw user_error("attention_order: tiles of ", p.tile, " and ", p.other_tile,
                      " rows; each must be at least 1");
+  if (p.pass == AttentionPass::kKeys && p.tile_work < 1)  // sequences without rows are sorted last
+    throw user_error("attention_order: tile_work ", p.tile_work, "; at least 1 is needed");
   if (p.capacity > 0x7fffffff || p.sequences >= 0x7fffffff)
     throw user_error("attention_order: ", p.sequences, " sequences with up to ", p.capacity,
                      " tiles; below 2^31 are needed");

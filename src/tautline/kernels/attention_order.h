@@ -58,7 +58,7 @@ struct AttentionOrderRequest {
   int64_t tile = 128, other_tile = 128;  // rows of a tile; rows of a tile of the other side
   int64_t whole = 0;      // keys' pass: side of the largest one-item sequence; 0: none
   int64_t group = 1;      // query heads of one key/value head: a key tile visits all
-  int64_t tile_work = 1;  // of a tile that visits nothing: prologue, epilogue
+  int64_t tile_work = 1;  // of a tile that visits nothing: prologue, epilogue; of keys at least 1
   // > 0, of queries: tile t is runs t and last - t of tile / 2 rows. A run weighs its tile_work and
   // what it visits, for each group of so many rows that it has and once more for its loads.
   int64_t pair_group = 0;
