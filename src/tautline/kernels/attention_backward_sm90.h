@@ -44,6 +44,12 @@ struct AttentionSm90Backward {
   void* stream = nullptr;
 };
 
+/// `whole` for head dimensions: large items wait for nobody, but their d_q must stay in L2. With 64
+/// columns it is small, and a step so short that turns cost more.
+inline int32_t attention_backward_sm90_whole(int64_t head_dim, int64_t value_dim) {
+  return head_dim <= 64 && value_dim <= 64 ? 1024 : 256;
+}
+
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p);
 
 void attention_backward_sm90(const AttentionSm90Backward& p);

@@ -69,6 +69,7 @@ template <class T, int kColumns, int kM>
 __global__ void __launch_bounds__(256)
     rows_kernel(const __grid_constant__ AttentionSm90Backward p, float* out) {
   constexpr int kLanes = kColumns / 8;
+  if (p.count[1] != p.whole) __trap();  // made for heads of another width: turns would never come
   const Tile t = tile_at<kM>(p, blockIdx.x);
   if (t.nq == 0) return;
   const int64_t end = min(t.first + kM, t.nq);

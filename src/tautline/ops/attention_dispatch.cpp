@@ -85,6 +85,7 @@ int multiprocessors_of(const Tensor& x) {
   b.kv_heads = static_cast<int32_t>(p.kv_heads);
   b.head_dim = static_cast<int32_t>(p.head_dim);
   b.value_dim = static_cast<int32_t>(p.value_dim);
+  b.whole = kernels::attention_backward_sm90_whole(p.head_dim, p.value_dim);
   b.window = p.window;
   b.element = p.element;
   b.ctas = multiprocessors_of(a.q);

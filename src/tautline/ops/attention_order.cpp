@@ -29,7 +29,7 @@ kernels::AttentionOrderRequest request_of(const AttentionProblem& p, AttentionPa
   r.window = p.window;
   r.pass = pass;
   if (pass == AttentionPass::kKeys) {
-    r.whole = kernels::AttentionSm90Backward{}.whole;
+    r.whole = kernels::attention_backward_sm90_whole(p.head_dim, p.value_dim);
     r.group = p.heads / p.kv_heads;
   }
   return r;
