@@ -12,7 +12,7 @@ setup:
 
 build: setup
 	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
-	@$(BIN)/cmake --build $(BUILD) -j $(JOBS)
+	@$(BIN)/ninja -C $(BUILD) -j $(JOBS)
 
 # Every CPU test.
 test: build
@@ -25,19 +25,19 @@ test-fault: build
 # The torch-free half by itself.
 core: setup
 	@[[ -e build-core/build.ninja ]] || scripts/configure build-core core
-	@$(BIN)/cmake --build build-core -j $(JOBS)
+	@$(BIN)/ninja -C build-core -j $(JOBS)
 	@$(BIN)/ctest --test-dir build-core -j $(JOBS) --output-on-failure
 
 # The GPU tests, where a GPU is.
 test-gpu: setup
 	@[[ -e build-cuda/build.ninja ]] || scripts/configure build-cuda cuda
-	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target test_gpu
+	@$(BIN)/ninja -C build-cuda -j $(JOBS) test_gpu
 	@build-cuda/test_gpu
 
 # Attention beside its peers, where a GPU is. PEERS="--fa4 SITE --fa3 FOLDER --hstu FOLDER" names those outside PyTorch.
 bench-attention: setup
 	@[[ -e build-cuda/build.ninja ]] || scripts/configure build-cuda cuda
-	@$(BIN)/cmake --build build-cuda -j $(JOBS) --target tautline_ops_shared
+	@$(BIN)/ninja -C build-cuda -j $(JOBS) tautline_ops_shared
 	@PYTHONDONTWRITEBYTECODE=1 $(BIN)/python bench/attention --ops build-cuda/libtautline_ops.so \
 	    --json bench/results/attention.json --commit $$(git rev-parse --short HEAD) $(PEERS)
 
@@ -51,7 +51,7 @@ quickstart: export DELIMITER ?=
 quickstart: export TIME_UNIT ?=
 quickstart: setup
 	@[[ -e $(BUILD)/build.ninja ]] || scripts/configure $(BUILD) auto
-	@$(BIN)/cmake --build $(BUILD) -j $(JOBS) --target tautline_program
+	@$(BIN)/ninja -C $(BUILD) -j $(JOBS) tautline_program
 	@scripts/quickstart $(BUILD)/tautline $(LOG)
 
 format:

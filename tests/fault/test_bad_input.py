@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from program import NO_TRACE, checkpoints, losses, resumed_at, run, train
+from program import Job, NO_TRACE, checkpoints, losses, resumed_at, run, train
 
 
 def errors_of(job):
@@ -44,6 +44,22 @@ def trained(log, tmp_path):
     assert job.status == 0, job.errors()
     assert checkpoints(tmp_path / "run") == [5, 10] or checkpoints(tmp_path / "run")[-1] == 10
     return tmp_path / "run"
+
+
+def test_a_delimiter_that_is_missing_is_asked_for(tmp_path):
+    (tmp_path / "log.csv").write_text("who;what;when\n" + "1;2;3\n" * 9)
+    job = run(tmp_path, "data", "build", tmp_path / "log.csv", tmp_path / "built", "--user", "who", "--item", "what", "--time", "when")
+    expect_user_error(job, "no column 'who'", "is --delimiter ';' missing?", lines=1)
+
+
+def test_an_early_error_ends_a_build_that_still_reads_ahead(tmp_path):
+    log = write_log(tmp_path / "log.csv", [(u, u % 7, "2020-01-01 10:00") for u in range(200_000)])
+    jobs = []
+    for i in range(6):
+        (tmp_path / str(i)).mkdir()
+        jobs.append(Job(tmp_path / str(i), "data", "build", log, tmp_path / f"built{i}"))
+    for job in jobs:
+        expect_user_error(job.finish(60), "log.csv, line 2", "timestamp as text", lines=1)
 
 
 @pytest.mark.parametrize("name, header, change, options, says", [

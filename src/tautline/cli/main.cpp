@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <malloc.h>
+#include <unistd.h>
 
 #include "tautline/base/error.h"
 #include "tautline/cli/output.h"
@@ -58,7 +59,9 @@ void add_data_build(CLI::App& data, DataBuildOptions& o, Chosen& chosen) {
 
 void add_data_synth(CLI::App& data, DataSynthOptions& o, Chosen& chosen) {
   CLI::App* verb = data.add_subcommand("synth", "make a seeded synthetic log");
-  verb->add_option("OUT", o.out, "the log's file: .csv or .tsv")->required();
+  verb->add_option("OUT", o.out,
+                   "the log's file: .csv or .tsv, with .gz or .zst if wished, or .parquet")
+      ->required();
   add_whole_number(*verb, "--users", o.users, "users", 1)->capture_default_str();
   add_whole_number(*verb, "--items", o.items, "items", 1)->capture_default_str();
   add_positive_number(*verb, "--events-mean", o.events_mean, "mean events of a user")
@@ -152,6 +155,14 @@ int run(int argc, char** argv) {
   return chosen();
 }
 
+/// Without exit handlers: after an error Arrow's may wait for ever for a thread of its own that reads
+/// ahead for somebody who is gone.
+[[noreturn]] void leave(const char* sentence, int status) {
+  std::fprintf(stderr, "tautline: %s\n", sentence);
+  std::fflush(nullptr);
+  _exit(status);
+}
+
 }  // namespace
 }  // namespace tautline::cli
 
@@ -165,11 +176,9 @@ int main(int argc, char** argv) {
     if (status == tautline::kExitDone) tautline::cli::finish_output();
     return status;
   } catch (const tautline::UserError& error) {
-    std::fprintf(stderr, "tautline: %s\n", error.what());
-    return tautline::kExitUser;
+    tautline::cli::leave(error.what(), tautline::kExitUser);
   } catch (const tautline::RankFailure& error) {
-    std::fprintf(stderr, "tautline: %s\n", error.what());
-    return tautline::kExitRankFailed;
+    tautline::cli::leave(error.what(), tautline::kExitRankFailed);
   } catch (const std::exception& error) {
     // Not foreseen, so ours: the invariant is that only the two kinds of error leave a verb.
     std::fflush(stdout);

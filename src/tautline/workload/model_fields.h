@@ -78,7 +78,7 @@ void fields(V& v, TableConfig& x) {
 template <class V>
 void fields(V& v, FeatureConfig& x) {
   v("name", x.name, "what the model calls the feature");
-  v("kind", x.kind, "sequence (one embedding a token) or pooled (one a sample)");
+  v("kind", x.kind, "sequence (one embedding a token) or pooled (one of all events so far)");
   v("table", x.table, "table that embeds it");
   v("column", x.column, "column of the built log; empty: the feature's name");
   if (x.kind == FeatureConfig::Kind::kPooled)

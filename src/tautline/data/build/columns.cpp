@@ -34,15 +34,6 @@ const std::vector<std::string> kTimes = {"time",       "timestamp", "ts",
                                          "unixtime",   "eventtime", "unixreviewtime",
                                          "timestamps", "datetime",  "date"};
 
-// A header that is one name and yet has what stands between names elsewhere.
-std::string another_delimiter(const std::vector<std::string>& names) {
-  if (names.size() != 1) return "";
-  const size_t at = names.front().find_first_of(";|\t,");
-  if (at == std::string::npos) return "";
-  const std::string found(1, names.front()[at]);
-  return "; is --delimiter '" + (found == "\t" ? "tab" : found) + "' missing?";
-}
-
 std::string usual(const char* role, const std::vector<std::string>& usual_names,
                   const std::vector<std::string>& names, const Location& file) {
   for (const std::string& wanted : usual_names)
@@ -53,6 +44,14 @@ std::string usual(const char* role, const std::vector<std::string>& usual_names,
 }
 
 }  // namespace
+
+std::string another_delimiter(const std::vector<std::string>& names) {
+  if (names.size() != 1) return "";
+  const size_t at = names.front().find_first_of(";|\t,");
+  if (at == std::string::npos) return "";
+  const std::string found(1, names.front()[at]);
+  return "; is --delimiter '" + (found == "\t" ? "tab" : found) + "' missing?";
+}
 
 std::vector<std::string> column_names(const Location& file, char delimiter) {
   if (!is_parquet(file)) {

@@ -8,6 +8,10 @@
 
 namespace tautline::data {
 
+/// Where a header is one name that has in it what stands between names elsewhere: a question after
+/// --delimiter. Otherwise empty.
+std::string another_delimiter(const std::vector<std::string>& names);
+
 /// The names in the file's header (delimited) or schema (Parquet).
 std::vector<std::string> column_names(const Location& file, char delimiter);
 

@@ -11,6 +11,7 @@
 #include "tautline/base/error.h"
 #include "tautline/base/nearest.h"
 #include "tautline/data/arrow_status.h"
+#include "tautline/data/build/columns.h"
 #include "tautline/data/build/decode.h"
 #include "tautline/data/build/delimited_text.h"
 #include "tautline/data/build/events.h"
@@ -39,7 +40,7 @@ std::vector<size_t> column_positions(const Location& file, const LogColumns& col
     const auto found = std::find(fields.begin(), fields.end(), name);
     if (found == fields.end())
       throw user_error(file.text, ", line 1: there is no column '", name, "'",
-                       suggestion(name, fields));
+                       suggestion(name, fields), another_delimiter(fields));
     if (std::find(found + 1, fields.end(), name) != fields.end())
       throw user_error(file.text, ", line 1: two columns are called '", name, "'");
     positions.push_back(static_cast<size_t>(found - fields.begin()));
