@@ -197,6 +197,7 @@ TEST(Config, WrongTypesSayWhatWasFound) {
 
 TEST(Config, TheParsersOwnErrorsHaveTheSameForm) {
   EXPECT_THAT(error_of("main: [\n"), testing::StartsWith("w.yaml:2:1: not valid YAML: "));
+  EXPECT_THAT(error_of("main: &a [*a, *a]\n"), HasSubstr("nested more than 64 deep"));
   EXPECT_THAT(error_of("\ton: 1\n"), testing::StartsWith("w.yaml:1:"));
   EXPECT_EQ(error_of("small: 1\non: true\nsmall: 2\n"),
             "w.yaml:3:1: the key 'small' is given twice, first on line 1");

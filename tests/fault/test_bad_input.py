@@ -4,12 +4,13 @@ What a unit test of a folder already covers (tests/data, tests/cli, tests/train)
 the whole program adds to it: what a user with several ranks sees, and that checkpoints stay whole."""
 
 import csv
+import json
 import os
 import shutil
 import subprocess
 
 import pytest
-from program import Job, NO_TRACE, checkpoints, losses, resumed_at, run, train
+from program import Job, NO_TRACE, SOURCE, checkpoints, losses, resumed_at, run, train
 
 
 def errors_of(job):
@@ -60,6 +61,45 @@ def test_an_early_error_ends_a_build_that_still_reads_ahead(tmp_path):
         jobs.append(Job(tmp_path / str(i), "data", "build", log, tmp_path / f"built{i}"))
     for job in jobs:
         expect_user_error(job.finish(60), "log.csv, line 2", "timestamp as text", lines=1)
+
+
+def closed(*descriptors):
+    """In the child, before the program: these descriptors are closed."""
+    return lambda: [os.close(d) for d in descriptors]
+
+
+@pytest.mark.parametrize("descriptors, status", [((0,), 0), ((2,), 0), ((1,), 2), ((0, 1, 2), 2)])
+def test_closed_standard_descriptors_are_no_other_files(descriptors, status, log, tmp_path):
+    job = run(tmp_path, *train(tmp_path / "run", 1, log=log, steps=10), preexec_fn=closed(*descriptors))
+    assert job.status == status, job.errors()
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+    again = run(tmp_path, *train(tmp_path / "run", 1, log=log, steps=12, resume=True))  # the checkpoint is whole
+    assert again.status == 0 and resumed_at(again) == 10, again.errors()
+
+
+def test_a_reader_that_leaves_does_not_end_a_run(log, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    job = Job(tmp_path, *train(tmp_path / "run", 1, log=log, steps=10), preexec_fn=lambda: os.dup2(write, 2))
+    os.close(write)
+    assert job.finish().status == 0
+    assert checkpoints(tmp_path / "run")[-1] == 10
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(log, tmp_path):
+    jobs = []
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        sets = train("unused", 1, log=log, steps=5)
+        at = sets.index("--run-dir")
+        jobs.append(Job(tmp_path / str(i), *sets[:at], *sets[at + 2:]))
+    folders = [job.finish().json()["run_dir"] for job in jobs]
+    assert len(set(folders)) == 3, folders
+    for folder in folders:
+        shutil.rmtree(SOURCE / folder)
+    if not os.listdir(SOURCE / "runs"):
+        (SOURCE / "runs").rmdir()
 
 
 @pytest.mark.parametrize("name, header, change, options, says", [

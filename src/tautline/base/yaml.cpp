@@ -19,7 +19,11 @@ Where where_of(const YAML::Mark& mark, const std::string& source) {
   return {source, mark.line + 1, mark.column + 1};
 }
 
-YamlNode converted(const YAML::Node& node, const std::string& source) {
+YamlNode converted(const YAML::Node& node, const std::string& source, int depth = 0) {
+  constexpr int kDeepest = 64;  // an alias may name what it lies in
+  if (depth > kDeepest)
+    throw user_error(where_of(node.Mark(), source).text(), ": nested more than ", kDeepest,
+                     " deep");
   YamlNode out;
   out.where = where_of(node.Mark(), source);
   switch (node.Type()) {
@@ -32,7 +36,7 @@ YamlNode converted(const YAML::Node& node, const std::string& source) {
       break;
     case YAML::NodeType::Sequence:
       out.kind = YamlNode::Kind::kList;
-      for (const YAML::Node& item : node) out.items.push_back(converted(item, source));
+      for (const YAML::Node& item : node) out.items.push_back(converted(item, source, depth + 1));
       break;
     case YAML::NodeType::Map:
       out.kind = YamlNode::Kind::kMap;
@@ -40,12 +44,12 @@ YamlNode converted(const YAML::Node& node, const std::string& source) {
         const Where key_where = where_of(pair.first.Mark(), source);
         if (!pair.first.IsScalar())
           throw user_error(key_where.text(), ": a key must be a plain word, found ",
-                           converted(pair.first, source).described());
+                           converted(pair.first, source, depth + 1).described());
         const std::string& key = pair.first.Scalar();
         if (const YamlEntry* first = out.find(key))
           throw user_error(key_where.text(), ": the key '", key, "' is given twice, first on line ",
                            first->where.line);
-        YamlNode value = converted(pair.second, source);
+        YamlNode value = converted(pair.second, source, depth + 1);
         if (value.kind == YamlNode::Kind::kNull) value.where = key_where;  // it has no place
         out.entries.push_back({key, std::move(value), key_where, ""});
       }

@@ -1,8 +1,10 @@
 // tautline: the program. The command line becomes a verb's options (verbs.h); errors become one
 // sentence and an exit status: 2 the user's error, 3 a rank failed (--resume may go on), 134 an
 // invariant of ours.
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <fcntl.h>
 #include <functional>
 #include <malloc.h>
 #include <unistd.h>
@@ -155,6 +157,16 @@ int run(int argc, char** argv) {
   return chosen();
 }
 
+/// A standard descriptor that is closed would be the next file's: a checkpoint's, with text in it.
+/// Standard output is then one that cannot be written to, so that results do not vanish unnoticed.
+/// And who reads our output may leave: that is an error to be told, not a signal to die of.
+void make_output_safe() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor)
+    if (fcntl(descriptor, F_GETFD) < 0)
+      (void)open("/dev/null", descriptor < 2 ? O_RDONLY : O_WRONLY);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
 /// Without exit handlers: after an error Arrow's may wait for ever for a thread of its own that reads
 /// ahead for somebody who is gone.
 [[noreturn]] void leave(const char* sentence, int status) {
@@ -171,6 +183,7 @@ int main(int argc, char** argv) {
   // and the kernel faults in every page of it, which made a softmax step eight times slower.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2147483647);
+  tautline::cli::make_output_safe();
   try {
     const int status = tautline::cli::run(argc, argv);
     if (status == tautline::kExitDone) tautline::cli::finish_output();

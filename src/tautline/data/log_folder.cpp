@@ -12,9 +12,17 @@
 namespace tautline::data {
 namespace {
 
+/// "part-00012.parquet" as shard() names it, and not "part-00012-c000.snappy.parquet" of others.
+bool is_shard(const std::string& name) {
+  const std::string before = "part-", after = ".parquet";
+  if (!name.starts_with(before) || !name.ends_with(after)) return false;
+  const auto number = name.substr(before.size(), name.size() - before.size() - after.size());
+  return number.size() >= 5 && number.find_first_not_of("0123456789") == number.npos;
+}
+
 bool written_by_build(const std::string& name) {
   return name == "vocabulary" || name == "workload.yaml" || name == "workload.yaml.partial" ||
-         name.rfind("part-", 0) == 0 || name.rfind(".spill-", 0) == 0;
+         is_shard(name) || name.starts_with(".spill-");
 }
 
 }  // namespace
@@ -62,7 +70,7 @@ void LogFolder::remove_log() {
             folder_.child(name).text);
   for (const std::string& name : names) {
     const Location place = folder_.child(name);
-    if (name != "vocabulary" && name.rfind("part-", 0) != 0) continue;
+    if (name != "vocabulary" && !is_shard(name)) continue;
     const bool folder = file_type(place) == arrow::fs::FileType::Directory;
     check(folder ? folder_.filesystem->DeleteDir(place.path)
                  : folder_.filesystem->DeleteFile(place.path),

@@ -1,6 +1,7 @@
 #include "tautline/train/job.h"
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <filesystem>
 #include <set>
@@ -51,8 +52,10 @@ std::string default_run_dir(const std::string& name, bool resume) {
   if (resume) {
     for (const auto& entry : fs::directory_iterator("runs", error)) {
       const std::string folder = entry.path().filename().string();
-      // Of 'log', not of 'log-large'.
-      if (folder.starts_with(name + "-") && folder.size() == anew.size()) {
+      // Of 'log', not of 'log-large'; -2 and so on where two began in one second.
+      const bool ends = folder.size() == anew.size() ||
+                        (folder.size() > anew.size() && folder[anew.size()] == '-');
+      if (folder.starts_with(name + "-") && ends && std::isdigit(folder[name.size() + 1])) {
         latest = std::max(latest, entry.path().string());
       }
     }
@@ -61,7 +64,11 @@ std::string default_run_dir(const std::string& name, bool resume) {
     }
     return latest;
   }
-  return "runs/" + anew;
+  fs::create_directories("runs", error);
+  std::string path = "runs/" + anew;
+  for (int number = 2; !fs::create_directory(path, error) && !error; ++number)
+    path = "runs/" + anew + "-" + std::to_string(number);
+  return path;  // what keeps it from being made is told where files are written
 }
 
 /// Rank 0 decides; its error is everyone's.

@@ -151,7 +151,7 @@ inline void validate(const RunConfig& run, const Provenance& at = {}) {
   if (run.threads < 0) refuse("threads", " must be 0 (all cores) or more");
   if (run.batch < 1) refuse("batch", " must be 1 or more, found ", run.batch);
   if (run.batch_tokens < 0) refuse("batch_tokens", " must be 0 (off) or more");
-  if (!(run.epochs >= 0)) refuse("epochs", " must be 0 or more");
+  if (!(run.epochs >= 0 && run.epochs <= 1e9)) refuse("epochs", " must be 0 or more, 1e9 at most");
   if (run.steps < 0) refuse("steps", " must be 0 or more");
   if (run.epochs > 0 && run.steps > 0)
     refuse("steps", " and epochs are both given; one of them says how long to train");

@@ -151,6 +151,25 @@ TEST_F(BuildErrors, AFolderInUseIsKept) {
   EXPECT_THAT(build_error(options_), HasSubstr("thesis.tex"));
   EXPECT_EQ(read_log_statistics(options_.out), before);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/thesis.tex"));
+  std::filesystem::remove(folder_ / "out/thesis.tex");
+  for (const char* name : {"part-00000-c000.snappy.parquet", "part-7.csv", "part-x.parquet"}) {
+    const std::string path = options_.out + "/" + name;
+    write_file(path, "others'");
+    EXPECT_THAT(build_error(options_), HasSubstr(name));
+    EXPECT_TRUE(std::filesystem::remove(path));
+  }
+}
+
+TEST_F(BuildErrors, AColumnsNameIsNoPath) {
+  write_file(options_.log, "user,item,time,../../x\nu,i,1,2\n");
+  options_.categorical = {"../../x"};
+  EXPECT_THAT(build_error(options_), HasSubstr("has a '/' in its name"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "x.parquet"));
+}
+
+TEST_F(BuildErrors, AnEmptyFirstLineIsNoHeader) {
+  write_file(options_.log, "\nuser,item,time\nu,i,1\n");
+  EXPECT_THAT(build_error(options_), HasSubstr("line 1 is empty"));
 }
 
 TEST_F(BuildErrors, AnErrorWhileWritingLeavesNothing) {

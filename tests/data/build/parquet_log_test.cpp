@@ -96,6 +96,31 @@ TEST_F(ParquetLog, TimestampColumnsBringTheirUnit) {
   }
 }
 
+TEST_F(ParquetLog, TimestampsOfAnyUnitAreTheirTimes) {
+  constexpr int64_t kTimes[] = {1'700'000'123, 1'500'000'000, 1'600'000'000, -1};
+  const std::pair<arrow::TimeUnit::type, int64_t> units[] = {
+      {arrow::TimeUnit::SECOND, 1},
+      {arrow::TimeUnit::MILLI, 1'000},
+      {arrow::TimeUnit::MICRO, 1'000'000},
+      {arrow::TimeUnit::NANO, 1'000'000'000}};
+  for (const auto& [unit, scale] : units)
+    for (const auto wanted : {TimeUnit::kSeconds, TimeUnit::kMilliseconds, TimeUnit::kMicroseconds,
+                              TimeUnit::kNanoseconds}) {
+      arrow::TimestampBuilder builder(arrow::timestamp(unit), arrow::default_memory_pool());
+      std::vector<int64_t> values;
+      for (const int64_t second : kTimes) values.push_back(second * scale);
+      write({{"user", texts({"u", "u", "u", "u"})},
+             {"item", texts({"d", "b", "c", "a"})},
+             {"time", array(builder, values)}});
+      options_.time_unit = wanted;
+      build_log(options_);
+      const History history = read_built(options_.out).users.at("u");
+      EXPECT_THAT(history.time, ElementsAre(-1, 1'500'000'000, 1'600'000'000, 1'700'000'123))
+          << unit << " read as " << static_cast<int>(wanted);
+      EXPECT_THAT(history.item, ElementsAre("a", "b", "c", "d"));
+    }
+}
+
 TEST_F(ParquetLog, NumbersAndBooleansAsColumns) {
   options_.dense = {"price", "flag"};
   options_.categorical = {"kind"};

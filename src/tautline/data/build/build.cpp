@@ -54,6 +54,8 @@ LogColumns event_columns(const BuildOptions& options) {
       if (own.count(name))
         throw user_error("a further column cannot be called '", name,
                          "': the built log has a column of that name already");
+      if (name.find('/') != name.npos)  // its vocabulary's file would lie elsewhere
+        throw user_error("the column '", name, "' has a '/' in its name; rename it in the log");
       if (!seen.insert(name).second) throw user_error("the column '", name, "' is asked for twice");
     }
   return columns;

@@ -64,7 +64,10 @@ class DelimitedSource : public EventSource {
     const std::string first = first_text_line(file);
     delimiter_ = choose_delimiter(columns.delimiter, file.path, first);
     const std::vector<std::string> fields = split_line(first, delimiter_);
-    if (first.empty()) return;  // an empty file: no events
+    if (first.empty()) {
+      if (holds_text(file)) throw user_error(file.text, ": line 1 is empty; remove it");
+      return;  // no events
+    }
     const std::vector<size_t> positions = column_positions(file, columns, fields);
     stream_ = open_text(file);
     open_reader(fields.size(), positions);

@@ -109,6 +109,15 @@ std::string first_text_line(const Location& file) {
   return line;
 }
 
+bool holds_text(const Location& file) {
+  bool found = false;
+  for_each_block(file, [&](std::string_view block) {
+    found = block.find_first_not_of(" \t\r\n\xef\xbb\xbf") != block.npos;
+    return !found;
+  });
+  return found;
+}
+
 std::vector<std::string> split_line(std::string_view line, char delimiter) {
   std::vector<std::string> fields(1);
   bool quoted = false;

@@ -27,6 +27,9 @@ TextStream open_text(const Location& file);
 /// The first line without its end and without a byte order mark; empty for an empty file.
 std::string first_text_line(const Location& file);
 
+/// Anything but blanks, line ends and a byte order mark?
+bool holds_text(const Location& file);
+
 /// Fields of one line; quotes as in RFC 4180.
 std::vector<std::string> split_line(std::string_view line, char delimiter);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <limits>
 #include <numeric>
 
 #include <arrow/array.h>
@@ -255,12 +256,20 @@ class ParquetSource : public EventSource {
       const Place place = [&] { return where(row); };
       if (null) throw user_error(place(), ", column '", name, "': the time is null");
       int64_t& ticks = batch.ticks[static_cast<size_t>(row)];
+      if constexpr (std::is_unsigned_v<decltype(value)>) {
+        if (uint64_t{value} > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+          throw user_error(place(), ", column '", name, "': ", value, " is out of range");
+      }
       if constexpr (std::is_integral_v<decltype(value)>)
         ticks = ticks_from_integer(static_cast<int64_t>(value), unit, name, place);
       else
         ticks = ticks_from_number(static_cast<double>(value), unit, name, place);
-      // A timestamp column may be finer or coarser than --time-unit.
-      ticks = ticks * ticks_per_second(columns_.time_unit) / ticks_per_second(unit);
+      // A timestamp column may be finer or coarser than --time-unit; one of the two divides the other.
+      const int64_t from = ticks_per_second(unit), to = ticks_per_second(columns_.time_unit);
+      if (from > to)
+        ticks = ticks / (from / to) - (ticks % (from / to) < 0);
+      else if (__builtin_mul_overflow(ticks, to / from, &ticks))
+        throw user_error(place(), ", column '", name, "': the time does not fit into nanoseconds");
     };
     if (array->type_id() == arrow::Type::BOOL || !visit_numbers(*array, one)) {
       const bool text =
