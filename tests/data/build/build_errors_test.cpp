@@ -169,6 +169,7 @@ TEST_F(BuildErrors, AColumnsNameIsNoPath) {
 
 TEST_F(BuildErrors, AnEmptyFirstLineIsNoHeader) {
   write_file(options_.log, "\nuser,item,time\nu,i,1\n");
+  options_.user = "user", options_.item = "item", options_.time = "time";
   EXPECT_THAT(build_error(options_), HasSubstr("line 1 is empty"));
 }
 
