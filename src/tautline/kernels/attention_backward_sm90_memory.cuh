@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, i
   }
 }
 /// The same in FP32: two lanes trade halves of two rows, so that each writes 16 bytes of one. No
-/// branches: a warp that parts here comes to the next barrier in pieces, each of which counts its phase.
+/// branches: where a warp could part here, it read parts of d_q before they had come.
 template <int kBlocks, class Registers>
 __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t stride, int row,
                                                  int rows, int columns, float scale) {
