@@ -18,6 +18,7 @@
 #include "tautline/plan/plan_fields.h"
 #include "tautline/planner/planner.h"
 #include "tautline/train/checkpoint/digest.h"
+#include "tautline/train/memory.h"
 #include "tautline/train/network.h"
 #include "tautline/workload/describe.h"
 #include "tautline/workload/model_fields.h"
@@ -87,13 +88,13 @@ std::string agree_on_run_dir(const JobRequest& request, int rank, const Exchange
                          steps.back(), "; go on with --resume, or give another --run-dir");
       }
       // One that was killed before its first checkpoint has left its run.yaml: it starts anew.
-      if (request.resume && steps.empty() && !fs::exists(run_dir + "/run.yaml")) {
+      std::error_code error;
+      if (request.resume && steps.empty() && !fs::exists(run_dir + "/run.yaml", error)) {
         throw user_error("--resume: ", run_dir,
-                         fs::exists(run_dir) ? " holds no run" : " is not there",
+                         fs::exists(run_dir, error) ? " holds no run" : " is not there",
                          ", so there is nothing to go on with; give the folder of a run with "
                          "--run-dir, or begin one without --resume");
       }
-      std::error_code error;
       fs::create_directories(run_dir, error);
       if (error) {
         throw user_error("the run's folder ", run_dir, " cannot be made: ", error.message());
@@ -124,6 +125,13 @@ at::Device choose_device(const std::string& wanted, const comm::Launch& launch) 
   const c10::impl::VirtualGuardImpl guard(at::kCUDA);
   guard.setDevice(device);
   return device;
+}
+
+void check_threads(int wanted) {
+  const int cores = usable_cores(), most = std::max(64, 8 * cores);
+  if (wanted > most)
+    throw user_error("threads: ", wanted, " are too many: this machine has ", cores,
+                     " cores for us, a rank gets ", most, " threads at most");
 }
 
 int set_threads(int wanted, const comm::Launch& launch) {
@@ -166,6 +174,7 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
   job.workload = describe(request.model, job.log, job.run.batch);
   job.cluster = find_cluster(job.run, device, launch);
   job.plan = planner::make_plan(job.run.plan, job.model, job.workload, job.cluster, launch.world);
+  check_dense_memory(job, launch.world);
   job.run_dir = agree_on_run_dir(request, launch.rank, exchange);
   return job;
 }
