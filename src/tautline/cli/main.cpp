@@ -189,7 +189,8 @@ int main(int argc, char** argv) {
   tautline::cli::make_output_safe();
   try {
     const int status = tautline::cli::run(argc, argv);
-    if (status == tautline::kExitDone) tautline::cli::finish_output();
+    const bool may_have_results = status == tautline::kExitDone || status == tautline::kExitUser;
+    if (may_have_results) tautline::cli::finish_output();
     return status;
   } catch (const tautline::UserError& error) {
     tautline::cli::leave(error.what(), tautline::kExitUser);

@@ -100,11 +100,12 @@ void leave_files(const train::Job& job, const train::Trainer& trainer,
 void tell_unwritten(const train::Unwritten& unwritten, const train::Job& job,
                     const train::RunResult& result) {
   std::string all;
-  for (const std::string& sentence : unwritten) all += sentence + "; ";
+  for (const std::string& sentence : unwritten) all += (all.empty() ? "" : "; ") + sentence;
   if (result.cursor.step > 0)
-    all += "the checkpoint of step " + std::to_string(result.cursor.step) + " in " + job.run_dir +
-           " is good, and ";
-  std::fprintf(stderr, "tautline: %sthe results have been printed\n", all.c_str());
+    all += "; the checkpoint of step " + std::to_string(result.cursor.step) + " in " + job.run_dir +
+           " is good";
+  if (std::ferror(stdout) == 0) all += "; the results have been printed";
+  std::fprintf(stderr, "tautline: %s\n", all.c_str());
 }
 
 /// Returns the exit status.
