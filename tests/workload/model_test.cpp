@@ -115,6 +115,9 @@ TEST(ModelConfig, EveryIntegerHasAnUpperBound) {
   EXPECT_THAT(error_of({"backbone.layers=1_000_000_000"}), HasSubstr("must be 10_000 at most"));
   EXPECT_THAT(error_of({"tables.action.init_std=-1"}), HasSubstr("must be 0 or more"));
   EXPECT_THAT(error_of({"tables.action.init_std=.inf"}), HasSubstr("must be 0 or more, 1e30"));
+  EXPECT_THAT(error_of({"heads.click.weight=1e308"}), HasSubstr("must be 0 or more, 1e30"));
+  EXPECT_THAT(error_of({"heads.next_item.temperature=.inf"}), HasSubstr("above 0, 1e30"));
+  EXPECT_THAT(error_of({"backbone.rope_base=0"}), HasSubstr("rope_base must be above 0"));
 }
 
 TEST(ModelConfig, ANameThatStandsTwiceInAListIsRefusedWhereItStands) {
