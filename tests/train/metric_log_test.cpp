@@ -81,6 +81,20 @@ TEST(MetricLog, FolderThatCannotBeWritten) {
   const Scratch scratch;
   std::ofstream(scratch.path("file")) << "x";
   EXPECT_THROW(MetricLog(scratch.path("file"), 0), UserError);
+  const auto error_of = [&](auto make) -> std::string {
+    try {
+      make();
+      return "no error";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(error_of([&] { EventFile(scratch.path("file"), 0); }),
+              testing::EndsWith(": Not a directory"));
+  // A full disk: each file says its reason.
+  std::filesystem::create_symlink("/dev/full", scratch.path("metrics.jsonl"));
+  EXPECT_EQ(error_of([&] { MetricLog(scratch.path(), 0).write(record(1, 2)); }),
+            "cannot write " + scratch.path("metrics.jsonl") + ": No space left on device");
 }
 
 TEST(MetricLog, TerminalText) {
