@@ -22,7 +22,7 @@ bool is_shard(const std::string& name) {
 
 bool written_by_build(const std::string& name) {
   return name == "vocabulary" || name == "workload.yaml" || name == "workload.yaml.partial" ||
-         is_shard(name) || name.starts_with(".spill-");
+         is_shard(name) || name.starts_with(".spill-") || name == kFolderLockName;
 }
 
 }  // namespace
@@ -30,7 +30,11 @@ bool written_by_build(const std::string& name) {
 LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_filesystem(uri)) {
   const arrow::fs::FileType type = file_type(folder_);
   if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
-  const std::vector<std::string> names = list_folder(folder_);
+  made_ = type == arrow::fs::FileType::NotFound;
+  check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
+  if (folder_.local) lock_ = FolderLock::exclusive(folder_.path, "the folder " + folder_.text);
+  std::vector<std::string> names = list_folder(folder_);
+  std::erase(names, kFolderLockName);
   if (!names.empty() && !overwrite)
     throw user_error("the folder ", folder_.text,
                      " is not empty; name another, or replace what it holds with --overwrite");
@@ -41,8 +45,6 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
   for (const std::string& name : names)  // of a build that was killed
     if (name.rfind(".spill-", 0) == 0)
       (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
-  made_ = type == arrow::fs::FileType::NotFound;
-  check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
 }
 
 void LogFolder::begin() {
@@ -53,6 +55,7 @@ void LogFolder::begin() {
 }
 
 LogFolder::~LogFolder() {
+  lock_.remove();
   if (finished_) return;
   try {
     if (begun_) remove_log();

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tautline/base/folder_lock.h"
 #include "tautline/data/uri.h"
 #include "tautline/workload/workload.h"
 
@@ -11,7 +12,7 @@ namespace tautline::data {
 class LogFolder {
  public:
   /// Looks, and makes the folder if it is not there. Errors: it holds something and `overwrite` is
-  /// off, or holds what no build wrote.
+  /// off, or holds what no build wrote, or another build is writing it (seen on local disks).
   LogFolder(const std::string& uri, bool overwrite);
   /// After begin() and without finish(): removes what was written.
   ~LogFolder();
@@ -29,6 +30,7 @@ class LogFolder {
  private:
   void remove_log();
   Location folder_;
+  FolderLock lock_;
   bool made_ = false, begun_ = false, finished_ = false;
 };
 

@@ -2,6 +2,7 @@
 // is decided before anything is allocated, the same on every rank.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 #include "tautline/plan/plan.h"
 #include "tautline/train/checkpoint/checkpoint_reader.h"
 #include "tautline/train/run.h"
+#include "tautline/train/run_folder.h"
 #include "tautline/workload/model.h"
 #include "tautline/workload/workload.h"
 
@@ -32,6 +34,7 @@ struct Job {
   Cluster cluster;
   Plan plan;
   std::string run_dir;
+  std::shared_ptr<RunFolder> folder;  // run_dir's, kept from other runs until the last copy goes
   std::string model_digest;
   int64_t classes = 0;  // items 1..classes
 };
@@ -44,7 +47,8 @@ at::Device choose_device(const std::string& wanted, const comm::Launch& launch);
 int set_threads(int wanted, const comm::Launch& launch);
 
 /// `exchange`: rank 0 names the run's folder. Errors: the log's, the model's on this log, the
-/// planner's; a folder that already holds checkpoints where `resume` was not asked for.
+/// planner's; a folder that already holds checkpoints where `resume` was not asked for, or that
+/// another run is writing.
 Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device device,
              const Exchange& exchange);
 
