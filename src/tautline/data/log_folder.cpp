@@ -6,6 +6,7 @@
 
 #include "tautline/base/config.h"
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/workload/workload_fields.h"
 
@@ -36,7 +37,7 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
                      " is not empty; name another, or replace what it holds with --overwrite");
   for (const std::string& name : names)
     if (!written_by_build(name))
-      throw user_error("the folder ", folder_.text, " holds ", name,
+      throw user_error("the folder ", folder_.text, " holds ", excerpt(name),
                        ", which no build wrote; --overwrite only replaces a built log");
   for (const std::string& name : names)  // of a build that was killed
     if (name.rfind(".spill-", 0) == 0)

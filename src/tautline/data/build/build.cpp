@@ -10,10 +10,14 @@
 #include <set>
 #include <thread>
 
+#include <arrow/util/utf8.h>
+
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/build/baselines.h"
 #include "tautline/data/build/columns.h"
 #include "tautline/data/build/events.h"
+#include "tautline/data/build/log_files.h"
 #include "tautline/data/build/prefetched.h"
 #include "tautline/data/build/shard.h"
 #include "tautline/data/build/spill.h"
@@ -32,6 +36,20 @@ int thread_count(int wish) {
   return wish > 0 ? wish : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+/// The built log has a column, and of a category a file, of that name.
+void check_further_name(const std::string& name) {
+  constexpr size_t kLongest = 200;  // of a file's name 255 bytes are allowed
+  const std::set<std::string> own = {"user", "length", "item", "time"};
+  if (own.count(name))
+    throw user_error("a further column cannot be called '", excerpt(name),
+                     "': the built log has a column of that name already");
+  const char* wrong = name.find('/') != name.npos        ? "has a '/' in its name"
+                      : name.size() > kLongest           ? "has a name of more than 200 bytes"
+                      : !arrow::util::ValidateUTF8(name) ? "has a name that is not UTF-8"
+                                                         : nullptr;
+  if (wrong) throw user_error("the column '", excerpt(name), "' ", wrong, "; rename it in the log");
+}
+
 /// What the options say about columns, with each further name used once and none of the log's own.
 LogColumns event_columns(const BuildOptions& options) {
   LogColumns columns;
@@ -47,16 +65,13 @@ LogColumns event_columns(const BuildOptions& options) {
     columns.categorical.insert(columns.categorical.begin(), options.action);
   if (!options.rating.empty()) columns.dense.insert(columns.dense.begin(), options.rating);
   columns.dense.insert(columns.dense.end(), options.labels.begin(), options.labels.end());
-  const std::set<std::string> own = {"user", "length", "item", "time"};
+  columns.labels = options.labels.size();
   std::set<std::string> seen;
   for (const auto* names : {&columns.categorical, &columns.dense})
     for (const std::string& name : *names) {
-      if (own.count(name))
-        throw user_error("a further column cannot be called '", name,
-                         "': the built log has a column of that name already");
-      if (name.find('/') != name.npos)  // its vocabulary's file would lie elsewhere
-        throw user_error("the column '", name, "' has a '/' in its name; rename it in the log");
-      if (!seen.insert(name).second) throw user_error("the column '", name, "' is asked for twice");
+      check_further_name(name);
+      if (!seen.insert(name).second)
+        throw user_error("the column '", excerpt(name), "' is asked for twice");
     }
   return columns;
 }
@@ -156,7 +171,8 @@ std::string log_name(const Location& log) {
 LogStatistics statistics_of(const BuildOptions& options, const LogColumns& columns,
                             const ShardSummary& shape, int64_t shards) {
   LogStatistics statistics;
-  statistics.name = options.name.empty() ? log_name(open_filesystem(options.log)) : options.name;
+  statistics.name =
+      excerpt(options.name.empty() ? log_name(open_filesystem(options.log)) : options.name);
   statistics.format = kFormatVersion;
   statistics.users = shape.users;
   statistics.events = shape.events;
@@ -190,7 +206,13 @@ std::map<std::string, BaselineMetrics> baselines_of(const BuildOptions& options,
 
 std::string scratch_parent(const BuildOptions& options, const Location& out) {
   if (!options.scratch.empty()) return options.scratch;
-  return out.local ? out.path : std::filesystem::temp_directory_path().string();
+  if (out.local) return out.path;
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error)
+    throw user_error("there is no folder for temporary files: ", error.message(),
+                     "; --scratch names one");
+  return temporary.string();
 }
 
 }  // namespace

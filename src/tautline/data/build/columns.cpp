@@ -5,6 +5,7 @@
 #include <parquet/schema.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/nearest.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/data/build/delimited_text.h"
@@ -40,7 +41,7 @@ std::string usual(const char* role, const std::vector<std::string>& usual_names,
     for (const std::string& name : names)
       if (normal(name) == wanted) return name;
   throw user_error(file.text, ": no column is called as a ", role, " usually is; name it with --",
-                   role, " (columns: ", joined(names), ")", another_delimiter(names));
+                   role, " (columns: ", excerpts(names), ")", another_delimiter(names));
 }
 
 }  // namespace
