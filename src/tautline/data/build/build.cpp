@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <xxhash.h>
 
 #include <arrow/util/utf8.h>
 
@@ -163,6 +164,21 @@ std::string hexadecimal(uint64_t digest) {
   return text;
 }
 
+/// Of a categorical column the values are ids, which mean what its vocabulary says.
+std::map<std::string, std::string> column_digests(const ShardSchema& schema,
+                                                  const std::vector<uint64_t>& vocabularies,
+                                                  const ShardSummary& written) {
+  std::map<std::string, std::string> out;
+  size_t column = 0;
+  for (size_t c = 1; c < schema.ids.size(); ++c) {
+    const uint64_t values = written.column_digests[column++];
+    out[schema.ids[c]] = hexadecimal(XXH3_64bits_withSeed(&values, sizeof values, vocabularies[c]));
+  }
+  for (const std::string& name : schema.dense)
+    out[name] = hexadecimal(written.column_digests[column++]);
+  return out;
+}
+
 std::string log_name(const Location& log) {
   const std::string file = log.path.substr(log.path.rfind('/') + 1);
   return file.substr(0, file.find('.'));
@@ -244,13 +260,13 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
 
   FinalIds ids;
   std::map<std::string, VocabularyStatistics> vocabularies;
-  std::string items_digest;
+  std::vector<uint64_t> digests;  // of the vocabularies
   std::vector<Vocabulary> counted = reading.take_vocabularies();
   for (size_t c = 0; c < schema.ids.size(); ++c) {
     const Vocabulary vocabulary = std::move(counted[c]);  // its texts go as soon as written
     vocabulary.write(folder.vocabulary(schema.ids[c]));
     vocabularies[schema.ids[c]] = vocabulary_statistics(vocabulary.sorted_counts());
-    if (c == 0) items_digest = hexadecimal(vocabulary.digest());
+    digests.push_back(vocabulary.digest());
     ids.push_back(vocabulary.final_ids());
   }
   const ShardSummary written =
@@ -263,7 +279,8 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogStatistics statistics =
       statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
   statistics.vocabularies = std::move(vocabularies);
-  statistics.items_digest = items_digest;
+  statistics.items_digest = hexadecimal(digests[0]);
+  statistics.column_digests = column_digests(schema, digests, written);
   if (options.baselines) statistics.baselines = baselines_of(options, statistics, folder, progress);
   folder.finish(statistics);
   return statistics;
