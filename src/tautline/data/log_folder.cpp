@@ -31,6 +31,8 @@ bool written_by_build(const std::string& name) {
 LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_filesystem(uri)) {
   const arrow::fs::FileType type = file_type(folder_);
   if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
+  if (type == arrow::fs::FileType::Unknown)
+    throw user_error(folder_.text, " is a pipe, a socket or a device, not a folder");
   const std::vector<std::string> names = list_folder(folder_);
   if (!names.empty() && !overwrite)
     throw user_error("the folder ", folder_.text,

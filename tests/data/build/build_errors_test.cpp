@@ -160,6 +160,12 @@ TEST_F(BuildErrors, Utf16AndWhatIsNoText) {
                        "7zXZ\0\0\x04\xe6\n"s),
               HasSubstr("this is compressed by xz"));
   EXPECT_THAT(error_of("ARROW1\0\0\n"s), HasSubstr("write it as Parquet"));
+  EXPECT_THAT(error_of("log.csv" + std::string(250, '\0') + "ustar\0\0\n"s),
+              HasSubstr("a tar archive"));
+  options_.log = folder_ / "log.csv.gz";
+  write_file(options_.log, "PAR1\x15\0\n"s, arrow::Compression::GZIP);
+  EXPECT_THAT(build_error(options_),
+              HasSubstr("log.csv.gz, line 1: this is a Parquet file that was"));
 }
 
 TEST_F(BuildErrors, EmptyUserAndBrokenUtf8) {
@@ -256,6 +262,17 @@ TEST_F(BuildErrors, AnEmptyFirstLineIsNoHeader) {
   write_file(options_.log, "\nuser,item,time\nu,i,1\n");
   options_.user = "user", options_.item = "item", options_.time = "time";
   EXPECT_THAT(build_error(options_), HasSubstr("line 1 is empty"));
+}
+
+TEST_F(BuildErrors, TheFirstFileThatIsNotEmptySaysHowColumnsAreCalled) {
+  std::filesystem::create_directories(folder_ / "logs");
+  write_file(folder_ / "logs/0.csv", "");
+  write_file(folder_ / "logs/1.csv.gz", "", arrow::Compression::GZIP);
+  options_.log = folder_ / "logs";
+  EXPECT_THAT(build_error(options_), testing::EndsWith("logs holds no events"));
+  write_file(folder_ / "logs/2.csv", "movieId,userId,timestamp\ni,u,1\n");
+  EXPECT_EQ(build_error(options_), "");
+  EXPECT_EQ(read_built(options_.out).users.count("u"), 1u);
 }
 
 TEST_F(BuildErrors, AnErrorWhileWritingLeavesNothing) {

@@ -284,13 +284,43 @@ TEST_F(ParquetLog, ColumnsAreWhatTheyAreCalled) {
   EXPECT_THAT(build_error(options_), HasSubstr("column 'a' is nested"));
 }
 
+TEST_F(ParquetLog, ALogInsideTheFolderOfTheBuiltLogIsKept) {
+  std::filesystem::create_directories(options_.out);
+  options_.log = options_.out + "/part-00000.parquet";  // as a build's own file is called
+  write({{"user", texts({"u", "u"})}, {"item", texts({"a", "b"})}, {"time", longs({1, 2})}});
+  std::filesystem::create_symlink("out", folder_ / "link");
+  for (const std::string& log : {options_.log, options_.out, folder_ / "link"}) {
+    options_.log = log;
+    EXPECT_THAT(build_error(options_),
+                AllOf(HasSubstr("part-00000.parquet lies in "), HasSubstr("name another folder")));
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "out/part-00000.parquet"));
+  }
+}
+
+TEST_F(ParquetLog, TokensAreUtf8) {
+  for (const std::string bad : {"\xff\xfe", "caf\xe9", "a long text with one wrong byte \x80"}) {
+    write({{"user", texts({"u", "u", "u"})},
+           {"item", array(arrow::BinaryBuilder(), std::vector<std::string>{"a", "b", bad})},
+           {"time", longs({1, 2, 3})}});
+    EXPECT_THAT(build_error(options_),
+                AllOf(HasSubstr("log.parquet, row group 1, row 0, column 'item': '"),
+                      HasSubstr("is not UTF-8")));
+  }
+}
+
 TEST_F(ParquetLog, CutShort) {
   write({{"user", texts({"u", "u"})}, {"item", texts({"a", "b"})}, {"time", longs({1, 2})}});
   const auto size = std::filesystem::file_size(options_.log);
   for (const uintmax_t left : {size - 1, size / 2, uintmax_t{4}}) {
     std::filesystem::resize_file(options_.log, left);
-    EXPECT_THAT(build_error(options_), HasSubstr("log.parquet is cut short or not Parquet"))
-        << left;
+    for (const char* user : {"", "user"}) {  // the schema is looked at for the usual names
+      options_.user = user;
+      options_.item = *user ? "item" : "";
+      options_.time = *user ? "time" : "";
+      const std::string error = build_error(options_);
+      EXPECT_THAT(error, HasSubstr("log.parquet is cut short or not Parquet")) << left;
+      EXPECT_EQ(error.find_first_of("\n\x0e\x0f"), std::string::npos) << error;
+    }
   }
 }
 

@@ -11,12 +11,11 @@
 #include <thread>
 #include <xxhash.h>
 
-#include <arrow/util/utf8.h>
-
 #include "tautline/base/error.h"
 #include "tautline/base/excerpt.h"
 #include "tautline/data/build/baselines.h"
 #include "tautline/data/build/columns.h"
+#include "tautline/data/build/decode.h"
 #include "tautline/data/build/events.h"
 #include "tautline/data/build/log_files.h"
 #include "tautline/data/build/prefetched.h"
@@ -44,10 +43,10 @@ void check_further_name(const std::string& name) {
   if (own.count(name))
     throw user_error("a further column cannot be called '", excerpt(name),
                      "': the built log has a column of that name already");
-  const char* wrong = name.find('/') != name.npos        ? "has a '/' in its name"
-                      : name.size() > kLongest           ? "has a name of more than 200 bytes"
-                      : !arrow::util::ValidateUTF8(name) ? "has a name that is not UTF-8"
-                                                         : nullptr;
+  const char* wrong = name.find('/') != name.npos ? "has a '/' in its name"
+                      : name.size() > kLongest    ? "has a name of more than 200 bytes"
+                      : !is_utf8(name)            ? "has a name that is not UTF-8"
+                                                  : nullptr;
   if (wrong) throw user_error("the column '", excerpt(name), "' ", wrong, "; rename it in the log");
 }
 
@@ -75,6 +74,20 @@ LogColumns event_columns(const BuildOptions& options) {
         throw user_error("the column '", excerpt(name), "' is asked for twice");
     }
   return columns;
+}
+
+/// A log inside OUT would go with what OUT holds (part-00000.parquet is how others call theirs too).
+void check_apart(const std::vector<Location>& files, const Location& out) {
+  const auto path_of = [](const Location& place) {
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::weakly_canonical(place.path, error);
+    return place.local && !error ? real.string() : place.path;
+  };
+  const std::string folder = path_of(out) + "/";
+  for (const Location& file : files)
+    if (file.filesystem->Equals(*out.filesystem) && path_of(file).starts_with(folder))
+      throw user_error("the log ", file.text, " lies in ", out.text,
+                       ", where the built log is to be written; name another folder");
 }
 
 /// From the stored size: how many partitions keep each below the limit. A wrong guess costs a
@@ -238,7 +251,8 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogColumns columns = event_columns(options);
   const Location log = open_filesystem(options.log);
   const std::vector<Location> files = log_files(log);
-  choose_usual_columns(columns, files.front());
+  check_apart(files, open_filesystem(options.out));
+  choose_usual_columns(columns, log, files);
   LogFolder folder(options.out, options.overwrite);
   const ScratchFolder scratch(scratch_parent(options, folder.location()));
   ShardSchema schema;

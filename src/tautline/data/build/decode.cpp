@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <mutex>
 
 #include <arrow/util/utf8.h>
 
@@ -149,7 +150,10 @@ int64_t parse_ticks(std::string_view text, TimeUnit unit, const std::string& col
   int64_t integer = 0;
   if (parse_whole(text, integer)) return ticks_from_integer(integer, unit, column, where);
   double number = 0;
-  if (parse_whole(text, number)) return ticks_from_number(number, unit, column, where);
+  if (parse_whole(text, number)) {
+    if (std::isinf(number)) out_of_range(excerpt(text), unit, column, where);
+    return ticks_from_number(number, unit, column, where);
+  }
   if (text.empty()) fail(where, column, ": the time is empty");
   fail(where, column, ": '", excerpt(text),
        "' is a timestamp as text; times must be numbers since 1970 (seconds, or what --time-unit "
@@ -184,11 +188,17 @@ void check_labels(const std::vector<float>& values, const std::string& column,
            shortest(values[row]), " is neither 0 nor 1; --dense keeps other numbers");
 }
 
+bool is_utf8(std::string_view text) {
+  if (is_ascii(text)) return true;
+  static std::once_flag once;  // without its tables Arrow finds all text valid
+  std::call_once(once, arrow::util::InitializeUTF8);
+  return arrow::util::ValidateUTF8(text);
+}
+
 void check_token(std::string_view token, bool may_be_empty, const std::string& column,
                  const Place& where) {
   if (token.empty() && !may_be_empty) fail(where, column, " is empty");
-  if (!is_ascii(token) && !arrow::util::ValidateUTF8(token))
-    fail(where, column, ": '", excerpt(token), "' is not UTF-8");
+  if (!is_utf8(token)) fail(where, column, ": '", excerpt(token), "' is not UTF-8");
 }
 
 }  // namespace tautline::data

@@ -32,6 +32,8 @@ float checked_dense(double value, const std::string& column, const Place& where)
 void check_labels(const std::vector<float>& values, const std::string& column,
                   const std::function<std::string(int64_t row)>& where);
 
+bool is_utf8(std::string_view text);
+
 /// A user or item: not empty, valid UTF-8. A categorical column: valid UTF-8, may be empty.
 void check_token(std::string_view token, bool may_be_empty, const std::string& column,
                  const Place& where);

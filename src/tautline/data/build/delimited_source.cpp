@@ -65,10 +65,7 @@ class DelimitedSource : public EventSource {
     const std::string first = first_text_line(file);
     delimiter_ = choose_delimiter(columns.delimiter, file.path, first);
     const std::vector<std::string> fields = split_line(first, delimiter_);
-    if (first.empty()) {
-      if (holds_text(file)) throw user_error(file.text, ": line 1 is empty; remove it");
-      return;  // no events
-    }
+    if (first.empty()) return;  // no events
     const std::vector<size_t> positions = column_positions(file, columns, fields);
     stream_ = open_text(file);
     if (columns.header) skip_first_line(stream_, file);  // by Arrow it would have to fit a block
@@ -145,7 +142,7 @@ class DelimitedSource : public EventSource {
       const int64_t line =
           bad_->number > 0 ? line_of_record(file_, delimiter_, record(bad_->number - 1)) : 0;
       throw user_error(file_.text, ", line ", line, ": ", bad_->actual, " fields instead of ",
-                       bad_->expected, ": ", bad_->text);
+                       bad_->expected, ": '", bad_->text, "'");
     }
     if (status.message().find("straddl") != std::string::npos)  // Arrow's word for it
       throw user_error(where(0), " or below: a line is longer than ", kLongestLine >> 10, " KiB");

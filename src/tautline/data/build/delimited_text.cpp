@@ -84,6 +84,8 @@ const char* other_kind(std::string_view head) {
   constexpr std::pair<std::string_view, const char*> kKinds[] = {
       {"\xff\xfe"sv, "UTF-16 text; UTF-8 is right: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
       {"\xfe\xff"sv, "UTF-16 text; UTF-8 is right: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
+      {"PAR1"sv, "a Parquet file that was compressed as a whole; unpack it"},
+      {"\x1f\x8b"sv, "compressed twice; unpack it once"},
       {"PK\x03\x04"sv, "a zip archive or a spreadsheet; unpack it, or save it as CSV"},
       {"\xfd"
        "7zXZ\0"sv,
@@ -91,13 +93,13 @@ const char* other_kind(std::string_view head) {
       {"\x04\x22\x4d\x18"sv,
        "compressed by lz4; gz, zst and bz2 are read: lz4 -dc FILE | gzip > NEW"},
       {"7z\xbc\xaf\x27\x1c"sv, "a 7z archive; unpack it"},
-      {"ARROW1"sv, "an Arrow (Feather) file; write it as Parquet"},
-      {"ORC"sv, "an ORC file; write it as Parquet"},
+      {"ARROW1\0"sv, "an Arrow (Feather) file; write it as Parquet"},
       {"Obj\x01"sv, "an Avro file; write it as Parquet"},
       {"\x89HDF"sv, "an HDF5 file; write it as Parquet"},
       {"SQLite format 3\0"sv, "an SQLite database; write the table as CSV"}};
   for (const auto& [magic, kind] : kKinds)
     if (head.starts_with(magic)) return kind;
+  if (head.size() > 262 && head.substr(257, 5) == "ustar") return "a tar archive; unpack it";
   return nullptr;
 }
 
@@ -124,6 +126,16 @@ void for_each_block(const Location& file, F&& visit) {
     const auto* text = reinterpret_cast<const char*>(block->data());
     if (!visit(std::string_view(text, static_cast<size_t>(block->size())))) return;
   }
+}
+
+/// Anything but blanks, line ends and a byte order mark?
+bool holds_text(const Location& file) {
+  bool found = false;
+  for_each_block(file, [&](std::string_view block) {
+    found = block.find_first_not_of(" \t\r\n\xef\xbb\xbf") != block.npos;
+    return !found;
+  });
+  return found;
 }
 
 }  // namespace
@@ -157,6 +169,7 @@ std::string first_text_line(const Location& file) {
   refuse_other_text(file, line);
   if (line.rfind("\xef\xbb\xbf", 0) == 0) line.erase(0, 3);
   line.resize(line.find_last_not_of('\r') + 1);
+  if (line.empty() && holds_text(file)) throw user_error(file.text, ": line 1 is empty; remove it");
   return line;
 }
 
@@ -171,15 +184,6 @@ void skip_first_line(TextStream& stream, const Location& file) {
         arrow::SliceBuffer(block, static_cast<int64_t>(end) + 1), stream.text);
     return;
   }
-}
-
-bool holds_text(const Location& file) {
-  bool found = false;
-  for_each_block(file, [&](std::string_view block) {
-    found = block.find_first_not_of(" \t\r\n\xef\xbb\xbf") != block.npos;
-    return !found;
-  });
-  return found;
 }
 
 std::vector<std::string> split_line(std::string_view line, char delimiter) {
