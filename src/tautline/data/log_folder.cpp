@@ -6,6 +6,7 @@
 
 #include "tautline/base/config.h"
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/workload/workload_fields.h"
 
@@ -30,6 +31,8 @@ bool written_by_build(const std::string& name) {
 LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_filesystem(uri)) {
   const arrow::fs::FileType type = file_type(folder_);
   if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
+  if (type == arrow::fs::FileType::Unknown)
+    throw user_error(folder_.text, " is a pipe, a socket or a device, not a folder");
   made_ = type == arrow::fs::FileType::NotFound;
   check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
   if (folder_.local) lock_ = FolderLock::exclusive(folder_.path, "the folder " + folder_.text);
@@ -40,7 +43,7 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
                      " is not empty; name another, or replace what it holds with --overwrite");
   for (const std::string& name : names)
     if (!written_by_build(name))
-      throw user_error("the folder ", folder_.text, " holds ", name,
+      throw user_error("the folder ", folder_.text, " holds ", excerpt(name),
                        ", which no build wrote; --overwrite only replaces a built log");
   for (const std::string& name : names)  // of a build that was killed
     if (name.rfind(".spill-", 0) == 0)

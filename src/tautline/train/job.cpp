@@ -107,20 +107,25 @@ balance::Cost sample_cost(const ModelConfig& model) {
   return {flop(dense_parameters(model), 1, 0), flop(0, 0, attention_pairs(1.0, b))};
 }
 
+data::EventColumns used_columns(const ModelConfig& model) {
+  std::set<std::string> categorical, labels;
+  for (const FeatureConfig& feature : model.features) {
+    if (models::column_of(feature) != "item") categorical.insert(models::column_of(feature));
+  }
+  for (const auto& [name, head] : model.heads) {
+    if (head.loss == HeadConfig::Loss::kBinary) labels.insert(models::label_of(name, head));
+  }
+  return {{categorical.begin(), categorical.end()}, {labels.begin(), labels.end()}};
+}
+
 data::ReaderOptions reader_options(const Job& job, int rank, int world) {
   data::ReaderOptions options;
   options.log = job.run.data.log;
   options.holdout =
       job.run.data.holdout == "none" ? data::Holdout::kNone : data::Holdout::kLeaveLastOut;
-  std::set<std::string> categorical, labels;
-  for (const FeatureConfig& feature : job.model.features) {
-    if (models::column_of(feature) != "item") categorical.insert(models::column_of(feature));
-  }
-  for (const auto& [name, head] : job.model.heads) {
-    if (head.loss == HeadConfig::Loss::kBinary) labels.insert(models::label_of(name, head));
-  }
-  options.categorical.assign(categorical.begin(), categorical.end());
-  options.labels.assign(labels.begin(), labels.end());
+  const data::EventColumns columns = used_columns(job.model);
+  options.categorical = columns.categorical;
+  options.labels = columns.real;
   options.max_length = sample_length(job.model);
   options.batch = job.run.batch;
   options.batch_tokens = job.run.batch_tokens;

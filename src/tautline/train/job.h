@@ -9,6 +9,7 @@
 
 #include "tautline/cluster/cluster.h"
 #include "tautline/comm/launch.h"
+#include "tautline/data/read/event_block.h"
 #include "tautline/data/read/reader.h"
 #include "tautline/plan/plan.h"
 #include "tautline/train/checkpoint/checkpoint_reader.h"
@@ -54,6 +55,9 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
 
 /// Useful FLOP of a sample by its length (workload/describe.h): what dealing by length evens out.
 balance::Cost sample_cost(const ModelConfig& model);
+
+/// The columns of the log, beside item and time, that this model reads.
+data::EventColumns used_columns(const ModelConfig& model);
 
 data::ReaderOptions reader_options(const Job& job, int rank, int world);
 
