@@ -23,7 +23,7 @@ bool is_shard(const std::string& name) {
 
 bool written_by_build(const std::string& name) {
   return name == "vocabulary" || name == "workload.yaml" || name == "workload.yaml.partial" ||
-         is_shard(name) || name.starts_with(".spill-") || name == kFolderLockName;
+         is_shard(name) || name.starts_with(".spill-");
 }
 
 }  // namespace
@@ -33,9 +33,24 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
   if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
   if (type == arrow::fs::FileType::Unknown)
     throw user_error(folder_.text, " is a pipe, a socket or a device, not a folder");
+  (void)replaceable(overwrite);  // before anything is made
   made_ = type == arrow::fs::FileType::NotFound;
   check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
   if (folder_.local) lock_ = FolderLock::exclusive(folder_.path, "the folder " + folder_.text);
+  std::vector<std::string> names;
+  try {
+    names = replaceable(overwrite);  // another build may have ended meanwhile
+  } catch (const UserError&) {
+    lock_.remove();
+    throw;
+  }
+  for (const std::string& name : names)  // of a build that was killed
+    if (name.rfind(".spill-", 0) == 0)
+      (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
+}
+
+/// What the folder holds, all of it a build's.
+std::vector<std::string> LogFolder::replaceable(bool overwrite) const {
   std::vector<std::string> names = list_folder(folder_);
   std::erase(names, kFolderLockName);
   if (!names.empty() && !overwrite)
@@ -45,9 +60,7 @@ LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_file
     if (!written_by_build(name))
       throw user_error("the folder ", folder_.text, " holds ", excerpt(name),
                        ", which no build wrote; --overwrite only replaces a built log");
-  for (const std::string& name : names)  // of a build that was killed
-    if (name.rfind(".spill-", 0) == 0)
-      (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
+  return names;
 }
 
 void LogFolder::begin() {

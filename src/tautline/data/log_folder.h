@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tautline/base/folder_lock.h"
 #include "tautline/data/uri.h"
@@ -28,6 +29,7 @@ class LogFolder {
   void finish(const LogStatistics& statistics);
 
  private:
+  std::vector<std::string> replaceable(bool overwrite) const;
   void remove_log();
   Location folder_;
   FolderLock lock_;

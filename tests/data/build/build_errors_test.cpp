@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include "tautline/base/folder_lock.h"
 #include "tautline/data/read/reader.h"
 
 #include "data/built.h"
@@ -202,6 +203,35 @@ TEST_F(BuildErrors, WhatIsNoLog) {
   std::filesystem::create_directories(folder_ / "empty");
   options_.log = folder_ / "empty";
   EXPECT_THAT(build_error(options_), HasSubstr("empty holds no log files"));
+}
+
+// Each would remove the other's shards.
+TEST_F(BuildErrors, OneBuildAtATimeWritesAFolder) {
+  write_file(options_.log, "user,item,time\nu,i,1\n");
+  EXPECT_EQ(build_error(options_), "");
+  const LogStatistics before = read_log_statistics(options_.out);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/.lock"));
+  options_.overwrite = true;
+  {
+    const FolderLock other = FolderLock::exclusive(options_.out, "the other's");
+    EXPECT_THAT(build_error(options_), AllOf(HasSubstr("the folder " + options_.out),
+                                             HasSubstr(" is in use by pid ")));
+  }
+  EXPECT_EQ(read_log_statistics(options_.out), before);
+  EXPECT_EQ(build_error(options_), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/.lock"));
+}
+
+// Nothing is left in a folder that is not ours.
+TEST_F(BuildErrors, AnotherFolderStaysAsItIs) {
+  write_file(options_.log, "user,item,time\nu,i,1\n");
+  std::filesystem::create_directories(options_.out);
+  write_file(folder_ / "out/thesis.tex", "\\end");
+  for (const bool overwrite : {false, true}) {
+    options_.overwrite = overwrite;
+    EXPECT_NE(build_error(options_), "");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(options_.out), {}), 1);
+  }
 }
 
 TEST_F(BuildErrors, AFolderInUseIsKept) {
