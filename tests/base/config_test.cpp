@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tautline/base/random.h"
+#include "tautline/base/utf8.h"
 
 namespace tautline {
 namespace {
@@ -198,6 +199,16 @@ TEST(Config, WrongTypesSayWhatWasFound) {
 TEST(Config, TheParsersOwnErrorsHaveTheSameForm) {
   EXPECT_THAT(error_of("main: [\n"), testing::StartsWith("w.yaml:2:1: not valid YAML: "));
   EXPECT_THAT(error_of("main: &a [*a, *a]\n"), HasSubstr("nested more than 64 deep"));
+  std::string laughs =
+      "a: &a0 [x, x, x, x, x, x, x, x, x]\n";  // 9^10 values, each an alias of nine
+  for (int i = 1; i < 10; ++i) {
+    const std::string of = "*a" + std::to_string(i - 1);
+    laughs += "k" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + of;
+    for (int j = 1; j < 9; ++j) laughs += ", " + of;
+    laughs += "]\n";
+  }
+  EXPECT_THAT(error_of(laughs), HasSubstr("more than 1000000 values"));
+  EXPECT_THAT(error_of(std::string(60'000, '[')), HasSubstr("w.yaml:1:"));
   EXPECT_THAT(error_of("\ton: 1\n"), testing::StartsWith("w.yaml:1:"));
   EXPECT_EQ(error_of("small: 1\non: true\nsmall: 2\n"),
             "w.yaml:3:1: the key 'small' is given twice, first on line 1");
@@ -227,6 +238,20 @@ TEST(Config, SetErrorsNameTheFlag) {
   EXPECT_EQ(error_of("small: 1\n", {"small=x"}),
             "--set small=x: 'small' expects an integer such as 20_000, found the text 'x'");
   EXPECT_THAT(error_of("", {"small"}), HasSubstr("--set small: expected key=value"));
+  for (const std::string text : {"", "=", "=5"})
+    EXPECT_EQ(error_of("", {text}),
+              "--set " + text + ": expected key=value, such as --set batch=256");
+  EXPECT_THAT(error_of("", {"small="}), HasSubstr("--set small=: 'small' expects an integer"));
+  // Long text is told by its beginning, cut between two characters.
+  std::string umlauts;
+  for (int i = 0; i < 5000; ++i) umlauts += "\xC3\xA4";
+  for (const std::string& set : {"x" + umlauts + "=1", "small=" + umlauts, "main.colour=" + umlauts,
+                                 "." + umlauts + "=1", "small=[" + umlauts}) {
+    const std::string error = error_of("", {set});
+    EXPECT_LT(error.size(), 600u) << error;
+    EXPECT_TRUE(is_utf8(error)) << error;
+    EXPECT_THAT(error, HasSubstr("...")) << error;
+  }
   EXPECT_THAT(error_of("", {"=1"}), HasSubstr("expected key=value"));
   EXPECT_THAT(error_of("", {"a..b=1"}), HasSubstr("has an empty part"));
   EXPECT_THAT(error_of("", {"small=[1"}), HasSubstr("--set small=[1: the value is not valid YAML"));

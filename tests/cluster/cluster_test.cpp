@@ -9,6 +9,8 @@
 #include "tautline/cluster/discover.h"
 #include "tautline/cluster/peak.h"
 
+#include "base/unbounded.h"
+
 namespace tautline {
 namespace {
 
@@ -85,6 +87,10 @@ TEST(Cluster, EveryConfiguredClusterReadsAndWrites) {
     ++count;
   }
   EXPECT_GE(count, 1);
+}
+
+TEST(Cluster, NodesAndDevicesHaveAnUpperBound) {
+  EXPECT_THAT(unbounded_integers(Cluster{}), testing::ElementsAre("device.multiprocessors"));
 }
 
 TEST(Cluster, RefusesWhatNoClusterHas) {

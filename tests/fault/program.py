@@ -64,6 +64,22 @@ class Job:
             self.stop()
 
 
+def errors_of(job):
+    """What the program says went wrong, without lines of progress."""
+    return [line for line in job.errors().split("\n") if "tautline: " in line]
+
+
+def expect_user_error(job, *says, lines=None):
+    assert job.status == 2, job.errors()
+    assert not [trace for trace in NO_TRACE if trace in job.errors()], job.errors()
+    said = errors_of(job)
+    assert len(said) == 1, job.errors()
+    if lines:
+        assert job.errors().count("\n") == lines, job.errors()
+    for text in says:
+        assert str(text) in said[0], job.errors()
+
+
 def children(pid):
     try:
         return [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

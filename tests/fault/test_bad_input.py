@@ -6,27 +6,12 @@ the whole program adds to it: what a user with several ranks sees, and that chec
 import csv
 import json
 import os
+import resource
 import shutil
 import subprocess
 
 import pytest
-from program import Job, NO_TRACE, SOURCE, checkpoints, losses, resumed_at, run, train
-
-
-def errors_of(job):
-    """What the program says went wrong, without lines of progress."""
-    return [line for line in job.errors().split("\n") if "tautline: " in line]
-
-
-def expect_user_error(job, *says, lines=None):
-    assert job.status == 2, job.errors()
-    assert not [trace for trace in NO_TRACE if trace in job.errors()], job.errors()
-    said = errors_of(job)
-    assert len(said) == 1, job.errors()
-    if lines:
-        assert job.errors().count("\n") == lines, job.errors()
-    for text in says:
-        assert str(text) in said[0], job.errors()
+from program import Job, SOURCE, checkpoints, expect_user_error, losses, resumed_at, run, train
 
 
 def write_log(path, rows, header=("user", "item", "time")):
@@ -204,6 +189,50 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_skipped_on_request(ranks, t
     assert part.name in job.errors()
     assert resumed_at(job) == before[-2]
     assert [step for step, _ in losses(trained)] == list(range(1, 13))
+
+
+FULL = "No space left on device"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_files_of_the_end_that_cannot_be_written_cost_no_results(ranks, as_json, log, tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for name in ("timeline.json", "report.html", f"timeline-rank-{ranks - 1}.jsonl"):
+        (run_dir / name).symlink_to("/dev/full")
+    arguments = train(run_dir, ranks, log=log, steps=5)
+    if not as_json:
+        arguments.remove("--json")
+    job = run(tmp_path, *arguments)
+    expect_user_error(job, f"cannot write {run_dir}/report.html: {FULL}; ",
+                      f"cannot write {run_dir}/timeline-rank-{ranks - 1}.jsonl: {FULL}; ",
+                      f"the checkpoint of step 5 in {run_dir} is good")
+    if as_json:
+        assert job.json()["step"] == 5 and job.json()["ndcg_at_10"] is not None
+    else:
+        assert "ndcg_at_10" in job.out.read_text()
+    assert checkpoints(run_dir) == [5]
+    again = run(tmp_path, *train(run_dir, ranks, log=log, steps=7, resume=True))
+    assert resumed_at(again) == 5
+
+
+def test_a_last_metric_that_cannot_be_written_costs_no_results(log, tmp_path):
+    """A limit on the size of files that metrics.jsonl reaches with its last line, the test's."""
+    more = ("checkpoint.every=1000", "evaluate.every=end", "evaluate.stop_after=never",
+            "model.tables.item.dim=8", "model.backbone.width=8")
+    whole = run(tmp_path, *train(tmp_path / "whole", 1, *more, log=log, steps=1500))
+    assert whole.status == 0, whole.errors()
+    lines = (tmp_path / "whole" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    limit = sum(map(len, lines)) - len(lines[-1]) // 2
+    assert max(p.stat().st_size for p in (tmp_path / "whole" / "checkpoints").rglob("*")) < limit // 2
+    run_dir = tmp_path / "run"
+    job = run(tmp_path, *train(run_dir, 1, *more, log=log, steps=1500),
+              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    expect_user_error(job, f"cannot write {run_dir}/metrics.jsonl: File too large",
+                      f"the checkpoint of step 1500 in {run_dir} is good")
+    for key in ("loss", "ndcg_at_10", "hr_at_10"):
+        assert job.json()[key] == whole.json()[key]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

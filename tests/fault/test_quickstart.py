@@ -57,3 +57,12 @@ def test_every_variable_reaches_data_build(names, tmp_path, stub):
     given = make(tmp_path, stub, *[f"{name}={value}" for name, value in values.items()])
     assert given == ["--user", "uid", "--item", "sku", "--time", "ts", "--delimiter", ";",
                      "--time-unit", "ms", "--overwrite"]
+
+
+def test_make_help_lists_every_target():
+    text = (SOURCE / "Makefile").read_text()
+    targets = text[text.index("\n.PHONY:"):].split("\n")[1].split()[1:]
+    said = subprocess.run(["make", "-C", SOURCE, "--no-print-directory", "help"], check=True, text=True,
+                          capture_output=True).stdout
+    assert sorted(line.split()[1] for line in said.splitlines()) == sorted(targets)
+    assert all(len(line.split()) > 2 and len(line) < 100 for line in said.splitlines()), said

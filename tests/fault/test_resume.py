@@ -1,6 +1,7 @@
 """A run that was stopped goes on: on other ranks, after SIGTERM, under torchrun, and when it was over."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -168,7 +169,74 @@ def test_resume_without_a_config_takes_the_folders(log, tmp_path):
     # What is refused leaves the folder's own run as it was.
     refused = run(tmp_path, *alone, "--set", "seed=7")
     assert refused.status == 2 and "seed" in refused.errors()
-    assert (run_dir / "run.yaml").read_text() == saved.replace("steps: 5", "steps: 8")
+    assert (run_dir / "run.yaml").read_text() == saved.replace("steps: 5", "steps: 8").replace("ranks: 1", "ranks: 2")
+
+
+def launched(world):
+    """A launcher that sets PyTorch's names and starts one rank."""
+    return {"RANK": "0", "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def test_the_folder_keeps_how_many_ranks_ran(log, tmp_path):
+    run_dir = tmp_path / "run"
+    assert run(tmp_path, *train(run_dir, 2, log=log, steps=5)).status == 0
+    alone = ["train", "--resume", "--run-dir", run_dir, "--json", "--set"]
+    again = run(tmp_path, *alone, "steps=7")
+    assert again.status == 0, again.errors()
+    assert again.json()["ranks"] == 2 and resumed_at(again) == 5
+    # A launcher starts as many as it likes ...
+    one = run(tmp_path, *alone, "steps=8", env=launched(1))
+    assert one.status == 0, one.errors()
+    assert one.json()["ranks"] == 1
+    assert "ranks: 0" in (run_dir / "run.yaml").read_text()
+    # ... but not other than somebody asks for.
+    for more in (["--ranks", 2], ["--set", "ranks=2"]):
+        refused = run(tmp_path, *alone, "steps=9", *more, env=launched(1))
+        assert refused.status == 2, refused.errors()
+        assert "ranks: 2 were asked for, but the launcher (environment) started 1" in refused.errors()
+    own = tmp_path / "own.yaml"
+    own.write_text((run_dir / "run.yaml").read_text().replace("ranks: 0", "ranks: 3")
+                   .replace("model: model.yaml", f"model: {run_dir}/model.yaml"))
+    refused = run(tmp_path, "train", own, "--resume", "--run-dir", run_dir, env=launched(1))
+    assert refused.status == 2 and "ranks: 3 were asked for" in refused.errors(), refused.errors()
+    three = run(tmp_path, "train", own, "--resume", "--run-dir", run_dir, "--json", "--set", "steps=9")
+    assert three.status == 0 and three.json()["ranks"] == 3, three.errors()
+    single = run(tmp_path, *alone, "steps=10", "--ranks", 1)
+    assert single.status == 0 and single.json()["ranks"] == 1, single.errors()
+    assert "ranks: 1\n" in (run_dir / "run.yaml").read_text()
+
+
+def test_a_resume_that_is_refused_prints_no_plan(log, tmp_path):
+    plan = "dense gradients in buckets of"
+    run_dir = tmp_path / "run"
+    first = run(tmp_path, *train(run_dir, 1, log=log, steps=5))
+    assert plan in first.errors()
+    for change in ("seed=7", "model.backbone.width=64"):
+        refused = run(tmp_path, *train(run_dir, 1, change, log=log, steps=8, resume=True))
+        assert refused.status == 2, refused.errors()
+        assert plan not in refused.errors() and refused.errors().count("\n") == 1, refused.errors()
+    again = run(tmp_path, *train(run_dir, 1, log=log, steps=8, resume=True))
+    assert again.status == 0 and plan in again.errors(), again.errors()
+
+
+def test_the_report_of_a_resumed_run_shows_the_whole_run(log, tmp_path):
+    run_dir = tmp_path / "run"
+    assert run(tmp_path, *train(run_dir, 1, log=log, steps=20)).status == 0
+    assert "since step" not in (run_dir / "report.html").read_text()
+    again = run(tmp_path, *train(run_dir, 1, log=log, steps=30, resume=True))
+    assert again.status == 0, again.errors()
+    page = (run_dir / "report.html").read_text()
+    assert "Mean over 10 steps since step 20. Waiting" in page
+    assert "rates, times and loads since step 20" in page
+    # The loss is drawn over all 30 steps: as wide as that of a run in one piece.
+    assert run(tmp_path, *train(tmp_path / "whole", 1, log=log, steps=30)).status == 0
+    assert curve(page) == curve((tmp_path / "whole" / "report.html").read_text())
+
+
+def curve(page):
+    """The paths of the first chart, the training loss."""
+    chart = page[page.index("Training loss</h3>"):]
+    return re.findall(r'<(?:path|polyline)[^>]*>', chart[:chart.index("</svg>")])
 
 
 def test_a_short_run_ends_with_a_checkpoint(log, tmp_path):

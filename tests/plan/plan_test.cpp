@@ -7,6 +7,8 @@
 
 #include "tautline/plan/plan_fields.h"
 
+#include "base/unbounded.h"
+
 namespace tautline {
 namespace {
 
@@ -113,6 +115,21 @@ TEST_F(SavedPlan, MustNameTheModelsTables) {
   EXPECT_THAT(error(4, {"item", "country", "action", "user"}),
               HasSubstr("does not say where the model's table 'user' lives"));
   EXPECT_THAT(error(4, {"item", "country"}), HasSubstr("the model has no table 'action'"));
+}
+
+TEST(Plan, EveryIntegerHasAnUpperBound) {
+  EXPECT_THAT(unbounded_integers(Plan{}), testing::IsEmpty());
+  EXPECT_THAT(unbounded_integers(PlanRequest{}), testing::IsEmpty());
+  const auto error_of = [](const std::string& set) -> std::string {
+    try {
+      parse_config<PlanRequest>("{}", "plan.yaml", {set});
+      return "no error";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(error_of("collectives.dense_gradient.bucket=1e30 TiB"),
+              HasSubstr("a bucket holds 1 TiB at most"));
 }
 
 TEST(PlanRequest, RefusesAShardingThatDoesNotExist) {

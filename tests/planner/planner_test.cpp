@@ -1,5 +1,6 @@
 #include "tautline/planner/planner.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
@@ -121,6 +122,16 @@ TEST(Planner, TableWiseTablesAreSpreadOverTheRanks) {
     ids[static_cast<size_t>(table.owner)] += tables.at(name).second;
   // The best spread of 1..8 over four ranks is 9 each; the greedy one is within 4/3 (Graham, 1969).
   for (const double rank : ids) EXPECT_LE(rank, 90'000 * 4 / 3.0);
+}
+
+TEST(Planner, AMillionRanksArePlannedAtOnce) {
+  const Case many({{"a", {1 << 20, 1e9}}, {"b", {1 << 20, 2e9}}, {"c", {1 << 10, 1e5}}});
+  Cluster cluster = gpus();
+  cluster.nodes = 125'000;
+  const auto start = std::chrono::steady_clock::now();
+  const Plan plan = many.plan({}, 1'000'000, cluster);
+  EXPECT_EQ(plan.tables.size(), 3u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
 TEST(Planner, WhatDoesNotFitIsRefusedWithFigures) {

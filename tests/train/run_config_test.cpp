@@ -6,6 +6,8 @@
 
 #include "tautline/train/run_fields.h"
 
+#include "base/unbounded.h"
+
 namespace tautline {
 namespace {
 
@@ -46,6 +48,28 @@ TEST(RunConfig, ReadsTheSpellingOfTheExamples) {
   EXPECT_EQ(run.evaluate.stop_metric, "ndcg@10");
   EXPECT_EQ(run.evaluate.users, 20'000);
   EXPECT_EQ(parse_config<RunConfig>(to_yaml(run), "again"), run);
+}
+
+// Steps and users may be counted beyond 2^31; a seed is any number, and rates are no integers.
+TEST(RunConfig, EveryIntegerHasAnUpperBound) {
+  const auto run = parse_config<RunConfig>(kText, "run.yaml");
+  EXPECT_THAT(unbounded_integers(run),
+              testing::UnorderedElementsAre(
+                  "seed", "threads", "data.shuffle_window", "batch_tokens", "steps",
+                  "evaluate.users", "checkpoint.every", "checkpoint.keep",
+                  "dense_optimizer.adamw.warmup", "dense_optimizer.adamw.clip"));
+  for (const char* key : {"batch_tokens", "evaluate.users", "checkpoint.every",
+                          "dense_optimizer.adamw.warmup", "data.shuffle_window"})
+    EXPECT_THAT(error_of({std::string(key) + "=9223372036854775807"}),
+                HasSubstr(std::string(key) + " must be 1_000_000_000_000 at most"))
+        << key;
+  EXPECT_THAT(error_of({"steps=9223372036854775807"}), HasSubstr("steps must be"));
+  EXPECT_EQ(error_of({"batch=9223372036854775807"}),
+            "--set batch=9223372036854775807: batch must be 1_073_741_824 at most, found "
+            "9_223_372_036_854_775_807");
+  EXPECT_THAT(error_of({"evaluate.every=9223372036854775807 steps"}),
+              HasSubstr("evaluate.every must be 1_000_000_000_000 at most"));
+  EXPECT_THAT(error_of({"evaluate.every=1e300 epochs"}), HasSubstr("must be 1e9 epochs at most"));
 }
 
 TEST(RunConfig, PhrasesReadAndWrite) {

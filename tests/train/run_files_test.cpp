@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <gmock/gmock.h>
 
 #include <gtest/gtest.h>
 
@@ -31,17 +32,26 @@ class Ranks {
     if (event.arrival != -1) event.arrival += shift;
     recorders_[r].add(event);
   }
+  std::string path(const std::string& name) const { return scratch_.path(name); }
+  const Unwritten& unwritten() const { return unwritten_; }
   Timeline join() {
-    Timeline joined;
-    for (size_t r = recorders_.size(); r-- > 0;)
-      joined = write_timelines(job_, recorders_[r], static_cast<int>(r),
-                               static_cast<int>(recorders_.size()), [&](const std::string& mine) {
-                                 texts_[r] = mine;
-                                 return texts_;
-                               });
+    Timeline joined = join_any();
+    EXPECT_TRUE(unwritten_.empty());
     EXPECT_EQ(read_timeline(scratch_.path("timeline.jsonl")), joined);
     EXPECT_TRUE(fs::exists(scratch_.path("timeline.json")));
     EXPECT_FALSE(fs::exists(scratch_.path("timeline-rank-0.jsonl")));
+    return joined;
+  }
+  Timeline join_any() {
+    Timeline joined;
+    for (size_t r = recorders_.size(); r-- > 0;)
+      joined = write_timelines(
+          job_, recorders_[r], static_cast<int>(r), static_cast<int>(recorders_.size()),
+          [&](const std::string& mine) {
+            texts_[r] = mine;
+            return texts_;
+          },
+          unwritten_);
     return joined;
   }
 
@@ -50,6 +60,7 @@ class Ranks {
   Job job_;
   std::deque<Recorder> recorders_;
   std::vector<std::string> texts_;
+  Unwritten unwritten_;
 };
 
 TimelineEvent event(int64_t step, const char* stream, const char* kind, double start, double end) {
@@ -108,6 +119,31 @@ TEST(RunFiles, RanksOfOneHostShareItsClock) {
   EXPECT_NEAR(joined.header.clock_spread_seconds, 0.02, 1e-6);
   EXPECT_EQ(steady_clock_name(), Recorder().clock());
   EXPECT_FALSE(steady_clock_name().empty());
+}
+
+TimelineEvent any_event() { return event(0, "compute", "forward", 0, 1); }
+
+TEST(RunFiles, ATimelineThatCannotBeWrittenLeavesTheOtherAndSaysWhy) {
+  Ranks ranks({"one", "one"});
+  for (size_t r = 0; r < 2; ++r) ranks.add(r, any_event(), 0);
+  fs::create_symlink("/dev/full", ranks.path("timeline.json"));
+  EXPECT_EQ(ranks.join_any().events.size(), 2u);
+  EXPECT_THAT(ranks.unwritten(),
+              testing::ElementsAre("cannot write " + ranks.path("timeline.json") +
+                                   ": No space left on device"));
+  EXPECT_EQ(read_timeline(ranks.path("timeline.jsonl")).events.size(), 2u);
+}
+
+// Rank 1 cannot write its part: rank 0 says it, and joins nothing that would lack a rank.
+TEST(RunFiles, APartThatIsMissingIsToldByRankZero) {
+  Ranks ranks({"one", "one"});
+  for (size_t r = 0; r < 2; ++r) ranks.add(r, any_event(), 0);
+  fs::create_symlink("/dev/full", ranks.path("timeline-rank-1.jsonl"));
+  ranks.join_any();
+  ASSERT_EQ(ranks.unwritten().size(), 1u);
+  EXPECT_THAT(ranks.unwritten()[0], testing::HasSubstr("timeline-rank-1.jsonl: No space left"));
+  EXPECT_FALSE(fs::exists(ranks.path("timeline.jsonl")));
+  EXPECT_FALSE(fs::exists(ranks.path("timeline-rank-0.jsonl")));
 }
 
 }  // namespace

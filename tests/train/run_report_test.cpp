@@ -29,7 +29,7 @@ class RunReport : public testing::Test {
     job_.cluster.device.kind = Device::Kind::kCuda;
     job_.cluster.device.name = "NVIDIA H200";
     job_.cluster.device.peak_flops = peak_of("NVIDIA H200");
-    result_.cursor.step = 1'234'567;
+    result_.cursor.step = result_.steps = 1'234'567;
     result_.cursor.epoch = 1;
     result_.rates.tokens_per_s = 1'234'567.8;
     result_.rates.targets_per_s = 987'654.3;
@@ -45,7 +45,8 @@ class RunReport : public testing::Test {
       for (int64_t step = 1; step <= 4; ++step) log.write({"train", step, 0, 0, {{"loss", 5.0}}});
       log.write({"validation", 4, 0, 0, {{"ndcg_at_10", 0.04}, {"ndcg_at_10_later", 0.03}}});
     }
-    write_run_report({job_, result_, "tautline train", {{{"forward", 1.0}}}, {512.4}, 1'234'567});
+    write_run_report(
+        {job_, result_, "tautline train", {{{"forward", 1.0}}}, {512.4}, result_.steps});
     std::ifstream in(scratch_.path("report.html"));
     return {std::istreambuf_iterator<char>(in), {}};
   }
@@ -63,6 +64,17 @@ TEST_F(RunReport, NumbersAreGroupedAndMetricsHaveNames) {
         "Exposed communication", "6.2 %", "Mean over 1,234,567 steps", ">512<"})
     EXPECT_THAT(page, HasSubstr(text));
   EXPECT_THAT(page, Not(HasSubstr("_at_10")));
+}
+
+// The curves are the whole run's; what the recorder measured is not, and says so.
+TEST_F(RunReport, ARunThatWentOnSaysSinceWhen) {
+  EXPECT_THAT(html(), Not(HasSubstr("since step")));
+  result_.steps = 1'000;
+  const std::string page = html();
+  for (const char* text : {"Mean over 1,000 steps since step 1,233,567. Waiting",
+                           "rates, times and loads since step 1,233,567",
+                           "times the mean, over all steps since step 1,233,567."})
+    EXPECT_THAT(page, HasSubstr(text));
 }
 
 TEST_F(RunReport, WhatIsNotKnownIsLeftOut) {

@@ -8,6 +8,8 @@
 #include "tautline/workload/model_fields.h"
 #include "tautline/workload/workload_fields.h"
 
+#include "base/unbounded.h"
+
 namespace tautline {
 namespace {
 
@@ -95,6 +97,27 @@ TEST(ModelConfig, RefusesWhatCannotBeBuilt) {
   EXPECT_THAT(error_of({"tables.action.optimizer.sgd.beta1=0.5"}),
               HasSubstr("unknown key 'beta1' in 'tables.action.optimizer.sgd'"));
   EXPECT_THAT(error_of({"heads.next_item.temperature=0"}), HasSubstr("above 0"));
+}
+
+TEST(ModelConfig, EveryIntegerHasAnUpperBound) {
+  auto model = parse_config<ModelConfig>(kText, "m.yaml", {"backbone.attention_bias=[time]"});
+  for (const std::string& path : unbounded_integers(model)) {
+    // Real numbers that are whole here, and rows, whose bound lies above 2^31.
+    const bool real = path.ends_with("weight") || path.ends_with("weight_decay") ||
+                      path.ends_with("temperature") || path.ends_with("rope_base");
+    EXPECT_TRUE(real || path.ends_with(".rows")) << path;
+  }
+  EXPECT_THAT(error_of({"tables.action.rows=9223372036854775807"}),
+              HasSubstr("tables.action.rows must be 1_099_511_627_776 at most"));
+  EXPECT_EQ(error_of({"backbone.width=1_000_000_000"}),
+            "--set backbone.width=1_000_000_000: backbone.width must be 1_048_576 at most, found "
+            "1_000_000_000");
+  EXPECT_THAT(error_of({"backbone.layers=1_000_000_000"}), HasSubstr("must be 10_000 at most"));
+  EXPECT_THAT(error_of({"tables.action.init_std=-1"}), HasSubstr("must be 0 or more"));
+  EXPECT_THAT(error_of({"tables.action.init_std=.inf"}), HasSubstr("must be 0 or more, 1e30"));
+  EXPECT_THAT(error_of({"heads.click.weight=1e308"}), HasSubstr("must be 0 or more, 1e30"));
+  EXPECT_THAT(error_of({"heads.next_item.temperature=.inf"}), HasSubstr("above 0, 1e30"));
+  EXPECT_THAT(error_of({"backbone.rope_base=0"}), HasSubstr("rope_base must be above 0"));
 }
 
 TEST(ModelConfig, ANameThatStandsTwiceInAListIsRefusedWhereItStands) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tautline/base/shortened.h"
 #include "tautline/base/text_table.h"
 
 namespace tautline {
@@ -28,7 +29,7 @@ namespace config_detail {
 namespace {
 
 std::string named(const std::string& path) {
-  return path.empty() ? std::string("the document") : "'" + path + "'";
+  return path.empty() ? std::string("the document") : "'" + shortened(path) + "'";
 }
 
 const std::string& scalar(const YamlNode& node, const std::string& path,
@@ -95,7 +96,7 @@ size_t read_choice(const YamlNode& node, const std::string& path,
   const std::string& text = scalar(node, path, "one of " + joined(names));
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end())
-    throw user_error(node.where.text(), ": ", named(path), " cannot be '", text, "'",
+    throw user_error(node.where.text(), ": ", named(path), " cannot be '", shortened(text), "'",
                      choice_suggestion(text, names));
   return static_cast<size_t>(found - names.begin());
 }
@@ -169,7 +170,7 @@ void ConfigReader::either(const char* a, const char* b) {
 void ConfigReader::finish() const {
   for (const YamlEntry& entry : node_.entries) {
     if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
-    throw user_error(entry.where.text(), ": unknown key '", entry.key, "'",
+    throw user_error(entry.where.text(), ": unknown key '", shortened(entry.key), "'",
                      path_.empty() ? "" : " in '" + path_ + "'", suggestion(entry.key, known_));
   }
 }

@@ -10,6 +10,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/shortened.h"
 #include "tautline/base/units.h"
 
 namespace tautline {
@@ -19,11 +20,17 @@ Where where_of(const YAML::Mark& mark, const std::string& source) {
   return {source, mark.line + 1, mark.column + 1};
 }
 
-YamlNode converted(const YAML::Node& node, const std::string& source, int depth = 0) {
+// Each alias stands for a copy of what it names: they may multiply.
+YamlNode converted(const YAML::Node& node, const std::string& source, int64_t& nodes,
+                   int depth = 0) {
   constexpr int kDeepest = 64;  // an alias may name what it lies in
+  constexpr int64_t kMostNodes = 1'000'000;
   if (depth > kDeepest)
     throw user_error(where_of(node.Mark(), source).text(), ": nested more than ", kDeepest,
                      " deep");
+  if (++nodes > kMostNodes)
+    throw user_error(where_of(node.Mark(), source).text(), ": more than ", kMostNodes,
+                     " values, aliases counted as often as they are used");
   YamlNode out;
   out.where = where_of(node.Mark(), source);
   switch (node.Type()) {
@@ -36,7 +43,8 @@ YamlNode converted(const YAML::Node& node, const std::string& source, int depth 
       break;
     case YAML::NodeType::Sequence:
       out.kind = YamlNode::Kind::kList;
-      for (const YAML::Node& item : node) out.items.push_back(converted(item, source, depth + 1));
+      for (const YAML::Node& item : node)
+        out.items.push_back(converted(item, source, nodes, depth + 1));
       break;
     case YAML::NodeType::Map:
       out.kind = YamlNode::Kind::kMap;
@@ -44,12 +52,12 @@ YamlNode converted(const YAML::Node& node, const std::string& source, int depth 
         const Where key_where = where_of(pair.first.Mark(), source);
         if (!pair.first.IsScalar())
           throw user_error(key_where.text(), ": a key must be a plain word, found ",
-                           converted(pair.first, source, depth + 1).described());
+                           converted(pair.first, source, nodes, depth + 1).described());
         const std::string& key = pair.first.Scalar();
         if (const YamlEntry* first = out.find(key))
-          throw user_error(key_where.text(), ": the key '", key, "' is given twice, first on line ",
-                           first->where.line);
-        YamlNode value = converted(pair.second, source, depth + 1);
+          throw user_error(key_where.text(), ": the key '", shortened(key),
+                           "' is given twice, first on line ", first->where.line);
+        YamlNode value = converted(pair.second, source, nodes, depth + 1);
         if (value.kind == YamlNode::Kind::kNull) value.where = key_where;  // it has no place
         out.entries.push_back({key, std::move(value), key_where, ""});
       }
@@ -98,7 +106,7 @@ std::string YamlNode::described() const {
     case Kind::kNull:
       return "nothing";
     case Kind::kScalar:
-      return "the text '" + scalar + "'";
+      return "the text '" + shortened(scalar) + "'";
     case Kind::kList:
       return items.empty() ? "an empty list" : "a list";
     case Kind::kMap:
@@ -128,7 +136,8 @@ YamlNode parse_yaml(const std::string& text, const std::string& source) {
     if (documents.size() > 1)
       throw user_error(where_of(documents[1].Mark(), source).text(),
                        ": a second YAML document; one is expected");
-    return documents.empty() ? YamlNode{} : converted(documents[0], source);
+    int64_t nodes = 0;
+    return documents.empty() ? YamlNode{} : converted(documents[0], source, nodes);
   } catch (const YAML::Exception& e) {
     throw user_error(where_of(e.mark, source).text(), ": not valid YAML: ", first_sentence(e.msg));
   }
@@ -147,7 +156,7 @@ std::string read_text_file(const std::string& path) {
 }
 
 void apply_set(YamlNode& root, const std::string& assignment, const std::string& prefix) {
-  const Where where{"--set " + prefix + assignment, 0, 0};
+  const Where where{"--set " + shortened(prefix + assignment), 0, 0};
   const size_t equal = assignment.find('=');
   if (equal == std::string::npos || equal == 0)
     throw user_error(where.source, ": expected key=value, such as --set batch=256");
@@ -155,7 +164,8 @@ void apply_set(YamlNode& root, const std::string& assignment, const std::string&
   YamlNode value;
   try {
     const YAML::Node parsed = YAML::Load(text);
-    value = converted(parsed, where.source);
+    int64_t nodes = 0;
+    value = converted(parsed, where.source, nodes);
   } catch (const YAML::Exception& e) {
     throw user_error(where.source, ": the value is not valid YAML: ", first_sentence(e.msg));
   }
@@ -166,7 +176,8 @@ void apply_set(YamlNode& root, const std::string& assignment, const std::string&
     const size_t dot = std::min(path.find('.', start), path.size());
     const std::string key = path.substr(start, dot - start);
     start = dot + 1;
-    if (key.empty()) throw user_error(where.source, ": '", prefix, path, "' has an empty part");
+    if (key.empty())
+      throw user_error(where.source, ": '", shortened(prefix + path), "' has an empty part");
     if (node->kind == YamlNode::Kind::kList && is_index(key)) {
       const size_t index = std::stoul(key);
       if (index > node->items.size())
@@ -176,7 +187,8 @@ void apply_set(YamlNode& root, const std::string& assignment, const std::string&
       continue;
     }
     if (node->kind == YamlNode::Kind::kList)
-      throw user_error(where.source, ": '", key, "' is a list here; its items are 0, 1, ...");
+      throw user_error(where.source, ": '", shortened(key),
+                       "' is a list here; its items are 0, 1, ...");
     if (node->kind == YamlNode::Kind::kScalar) {
       // `optimizer: adam`, then --set optimizer.adam.lr=0.1: the word was short for {adam: {}}.
       YamlNode map;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/system_error.h"
 #include "tautline/cli/output.h"
 #include "tautline/cli/usage.h"
 #include "tautline/cli/verbs.h"
@@ -159,12 +160,14 @@ int run(int argc, char** argv) {
 
 /// A standard descriptor that is closed would be the next file's: a checkpoint's, with text in it.
 /// Standard output is then one that cannot be written to, so that results do not vanish unnoticed.
-/// And who reads our output may leave: that is an error to be told, not a signal to die of.
+/// And who reads our output may leave, or a file reach its limit (ulimit -f): those are errors to be
+/// told, not signals to die of.
 void make_output_safe() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor)
     if (fcntl(descriptor, F_GETFD) < 0)
       (void)open("/dev/null", descriptor < 2 ? O_RDONLY : O_WRONLY);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 /// Without exit handlers: after an error Arrow's may wait for ever for a thread of its own that reads
@@ -186,13 +189,16 @@ int main(int argc, char** argv) {
   tautline::cli::make_output_safe();
   try {
     const int status = tautline::cli::run(argc, argv);
-    if (status == tautline::kExitDone) tautline::cli::finish_output();
+    const bool may_have_results = status == tautline::kExitDone || status == tautline::kExitUser;
+    if (may_have_results) tautline::cli::finish_output();
     return status;
   } catch (const tautline::UserError& error) {
     tautline::cli::leave(error.what(), tautline::kExitUser);
   } catch (const tautline::RankFailure& error) {
     tautline::cli::leave(error.what(), tautline::kExitRankFailed);
   } catch (const std::exception& error) {
+    if (const auto sentence = tautline::machine_sentence(error))
+      tautline::cli::leave(sentence->c_str(), tautline::kExitUser);
     // Not foreseen, so ours: the invariant is that only the two kinds of error leave a verb.
     std::fflush(stdout);
     tautline::broken_invariant(__FILE__, __LINE__, "no other exception leaves a verb",

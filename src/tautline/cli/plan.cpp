@@ -1,8 +1,8 @@
 // tautline plan RUN.yaml: the Plan that training would use, without starting it.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
+#include "tautline/base/new_file.h"
 #include "tautline/base/text_table.h"
 #include "tautline/cli/flag.h"
 #include "tautline/cli/verbs.h"
@@ -15,13 +15,6 @@
 
 namespace tautline::cli {
 namespace {
-
-void save(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw user_error("cannot write the Plan to ", path);
-}
 
 std::string printed(const Workload& work) {
   TextTable table({"a step of", ">" + work.model});
@@ -45,7 +38,7 @@ int plan(const PlanOptions& options) {
   const LogStatistics log = data::read_log_statistics(all.run.data.log);
   const Workload work = describe(all.model, log, all.run.batch);
   const Plan made = planner::make_plan(all.run.plan, all.model, work, cluster, ranks);
-  if (!options.out.empty()) save(options.out, to_yaml(made));
+  if (!options.out.empty()) write_text_file(options.out, to_yaml(made));
   const std::string text =
       options.yaml ? to_yaml(made) : printed(work) + "\n" + tautline::printed(made);
   std::fwrite(text.data(), 1, text.size(), stdout);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/utf8.h"
 #include "tautline/cli/flag.h"
 #include "tautline/cli/verbs.h"
 #include "tautline/comm/local.h"
@@ -14,6 +15,7 @@
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/exchange.h"
 #include "tautline/train/job.h"
+#include "tautline/train/memory.h"
 #include "tautline/train/run_fields.h"
 #include "tautline/train/run_files.h"
 #include "tautline/train/summary.h"
@@ -39,7 +41,8 @@ at::Device device_of(const RunConfig& run, const comm::Launch& launch) {
 /// The run that a folder keeps, with its model beside it: what --resume goes on with by itself.
 std::string saved_run(const std::string& run_dir) {
   std::string saved = run_dir + "/run.yaml";
-  if (!std::filesystem::exists(saved))
+  std::error_code error;  // what keeps it from being looked at is told where it is read
+  if (!std::filesystem::exists(saved, error) && !error)
     throw user_error("--resume without RUN goes on with the run that a folder keeps, and ", run_dir,
                      " keeps none: there is no ", saved, "; give the run's YAML");
   return saved;
@@ -51,22 +54,63 @@ std::string joined_arguments(const std::vector<std::string>& arguments) {
   return text;
 }
 
+/// Whether the run's YAML is the one that its folder keeps of a run before.
+bool is_saved_run(const std::string& run_file, const std::string& run_dir) {
+  std::error_code error;
+  return !run_dir.empty() && std::filesystem::equivalent(run_file, run_dir + "/run.yaml", error);
+}
+
+/// How many ranks somebody wishes for; 0: nobody says. The number in a folder's own run.yaml is that
+/// of the ranks that ran: we start as many again, but a launcher may start others.
+int wished_ranks(const TrainOptions& options, const RunWithModel& config,
+                 const comm::Launch& launch) {
+  const Where* where = config.run_provenance.find("ranks");
+  const bool kept = !(where && where->from_set()) && launch.launcher != "single" &&
+                    is_saved_run(options.run_file, config.run.run_dir);
+  return flag_or_run("--ranks", options.ranks, kept ? 0 : config.run.ranks, where);
+}
+
+/// The run's folder is named in YAML and JSON, which are UTF-8.
+void check_run_dir(const TrainOptions& options, const std::string& run_dir) {
+  const std::string name = std::filesystem::path(options.run_file).stem().string();
+  if (is_utf8(run_dir.empty() ? name : run_dir)) return;
+  throw user_error("the run's folder would be called ", run_dir.empty() ? "runs/" + name : run_dir,
+                   ", which is not UTF-8, as its run.yaml and checkpoints need; give another "
+                   "--run-dir");
+}
+
 /// Timeline and report, from all ranks. A resumed run that had nothing left to do keeps those it has.
 void leave_files(const train::Job& job, const train::Trainer& trainer,
                  const train::RunResult& result, const TrainOptions& options,
-                 const comm::Mesh& mesh, const train::Exchange& exchange) {
+                 const comm::Mesh& mesh, const train::Exchange& exchange,
+                 train::Unwritten& unwritten) {
   if (options.resume && result.steps == 0) return;
-  train::write_timelines(job, trainer.recorder(), mesh.rank(), mesh.size(), exchange);
+  train::write_timelines(job, trainer.recorder(), mesh.rank(), mesh.size(), exchange, unwritten);
   const auto phases = train::gather_phases(trainer.recorder(), exchange);
   if (mesh.rank() != 0) return;
   std::vector<double> tokens = result.rank_tokens;
   for (double& t : tokens) t /= static_cast<double>(std::max<int64_t>(1, result.steps));
-  train::write_run_report(
-      {job, result, joined_arguments(options.arguments), phases, tokens, result.steps});
+  train::keep_going(unwritten, [&] {
+    train::write_run_report(
+        {job, result, joined_arguments(options.arguments), phases, tokens, result.steps});
+  });
 }
 
-void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mesh& mesh,
-              at::Device device) {
+/// After the results: what is not in the run's folder, and what is.
+void tell_unwritten(const train::Unwritten& unwritten, const train::Job& job,
+                    const train::RunResult& result) {
+  std::string all;
+  for (const std::string& sentence : unwritten) all += (all.empty() ? "" : "; ") + sentence;
+  if (result.cursor.step > 0)
+    all += "; the checkpoint of step " + std::to_string(result.cursor.step) + " in " + job.run_dir +
+           " is good";
+  if (std::ferror(stdout) == 0) all += "; the results have been printed";
+  std::fprintf(stderr, "tautline: %s\n", all.c_str());
+}
+
+/// Returns the exit status.
+int run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mesh& mesh,
+             at::Device device) {
   const Logger log({.rank = mesh.rank(), .world = mesh.size()});
   const comm::Communicator side = mesh.host_group("side");
   train::JobRequest request{config.run, config.model,
@@ -76,19 +120,40 @@ void run_rank(const TrainOptions& options, const RunWithModel& config, comm::Mes
       train::make_job(request, mesh.launch(), device, train::exchange_over(side));
   if (mesh.size() > 1 && mesh.launch().launcher != "local") log.info(comm::describe(mesh.launch()));
   std::FILE* people = options.json ? stderr : stdout;  // scripts read the one object alone
-  if (mesh.rank() == 0) {
+  const auto print_plan = [&] {
+    if (mesh.rank() != 0) return;
     std::fprintf(people, "%s\n", printed(job.plan).c_str());
     std::fflush(people);
-  }
+  };
+  if (!options.resume) print_plan();
   train::Trainer trainer(job, options.resume, mesh, side, device, log);
-  // Only now: what a resume refuses leaves the folder's own run as it was.
+  // Only now: what a resume refuses has no plan, and leaves the folder's own run as it was.
+  if (options.resume) print_plan();
   if (mesh.rank() == 0) train::write_configs(job);
   const train::RunResult result = trainer.run();
-  leave_files(job, trainer, result, options, mesh, train::exchange_over(side));
-  if (mesh.rank() == 0) {
-    std::fprintf(people, "%s", train::summary_table(job, result).c_str());
-    if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
-    std::fflush(stdout);
+  train::Unwritten unwritten = result.unwritten;
+  leave_files(job, trainer, result, options, mesh, train::exchange_over(side), unwritten);
+  if (mesh.rank() != 0) return kExitDone;
+  std::fprintf(people, "%s", train::summary_table(job, result).c_str());
+  if (options.json) std::printf("%s\n", train::summary_json(job, result).c_str());
+  std::fflush(stdout);
+  if (unwritten.empty()) return kExitDone;
+  tell_unwritten(unwritten, job, result);
+  return kExitUser;
+}
+
+/// Memory, threads and paths that the machine denies are the user's errors.
+template <class Run>
+int with_machine_errors(Run run) {
+  try {
+    return run();
+  } catch (const UserError&) {
+    throw;
+  } catch (const RankFailure&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (const auto sentence = train::machine_sentence(error)) throw UserError(*sentence);
+    throw;
   }
 }
 
@@ -113,17 +178,21 @@ int train(TrainOptions options) {
                      "data.log=DIR");
   config.run.run_dir = flag_or_run("--run-dir", options.run_dir, config.run.run_dir,
                                    config.run_provenance.find("run_dir"));
-  const int ranks =
-      flag_or_run("--ranks", options.ranks, config.run.ranks, config.run_provenance.find("ranks"));
+  check_run_dir(options, config.run.run_dir);
+  train::check_threads(config.run.threads);
   const comm::Launch launch = detect(options);
+  const int ranks = wished_ranks(options, config, launch);
   if (launch.launcher == "single" && ranks > 1) {
     data::read_log_statistics(config.run.data.log);  // its errors are told once, not by each rank
     return comm::run_local_ranks({.ranks = ranks, .arguments = options.arguments});
   }
   if (ranks > 0 && ranks != launch.world) {
     throw user_error("ranks: ", ranks, " were asked for, but the launcher (", launch.launcher,
-                     ") started ", launch.world);
+                     ") started ", launch.world, "; --set ranks=0 takes what it starts");
   }
+  // What the folder keeps: as many ranks as we started, or whatever a launcher starts.
+  const bool ours = launch.launcher == "single" || launch.launcher == "local";
+  config.run.ranks = ours ? launch.world : ranks;
 
   comm::prepare_process(launch);
   comm::install_stop_signals(launch.launcher == "single" ? comm::ThirdSignal::kKills
@@ -132,13 +201,14 @@ int train(TrainOptions options) {
   const at::Device device = device_of(config.run, launch);
   train::set_threads(config.run.threads, launch);
   const auto mesh = comm::Mesh::open(launch, {.device = device});
-  if (launch.world == 1) {
-    run_rank(options, config, *mesh, device);
-    return kExitDone;
-  }
+  const auto run = [&] {
+    return with_machine_errors([&] { return run_rank(options, config, *mesh, device); });
+  };
+  if (launch.world == 1) return run();
   try {
-    run_rank(options, config, *mesh, device);
+    const int status = run();
     mesh->finish();
+    return status;
   } catch (const UserError& error) {
     leave(*mesh, kExitUser, error.what());
   } catch (const RankFailure& error) {
@@ -147,7 +217,6 @@ int train(TrainOptions options) {
     mesh->fail(error.what());
     throw;
   }
-  return kExitDone;
 }
 
 }  // namespace tautline::cli

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tautline/base/limits.h"
 #include "tautline/base/nearest.h"
 #include "tautline/cluster/cluster_fields.h"
 
@@ -33,6 +34,8 @@ void validate(const Cluster& cluster, const Provenance& at) {
   if (cluster.devices_per_node < 1)
     throw user_error(at("devices_per_node"), "devices_per_node must be 1 or more, found ",
                      cluster.devices_per_node);
+  check_at_most(at, "nodes", cluster.nodes, 1'000'000);
+  check_at_most(at, "devices_per_node", cluster.devices_per_node, 1'000'000);
   const Device& device = cluster.device;
   if (device.memory_bytes < 0 || device.copy_bytes_per_second < 0 || device.multiprocessors < 0 ||
       device.gemm.bf16 < 0 || device.gemm.fp8 < 0 || device.peak_flops.bf16 < 0 ||

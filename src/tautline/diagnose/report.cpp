@@ -1,9 +1,8 @@
 #include "tautline/diagnose/report.h"
 
 #include <algorithm>
-#include <fstream>
 
-#include "tautline/base/error.h"
+#include "tautline/base/new_file.h"
 #include "tautline/base/units.h"
 #include "tautline/diagnose/report_style.h"
 #include "tautline/diagnose/svg.h"
@@ -176,10 +175,7 @@ std::string render(const Report& report) {
 }
 
 void write_report(const Report& report, const std::string& path) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << render(report);
-  out.close();
-  if (!out) throw user_error("cannot write ", path);
+  write_text_file(path, render(report));
 }
 
 }  // namespace tautline::diagnose

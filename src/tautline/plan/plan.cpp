@@ -4,10 +4,31 @@
 #include <cstdio>
 #include <xxhash.h>
 
+#include "tautline/base/limits.h"
 #include "tautline/base/text_table.h"
 #include "tautline/plan/plan_fields.h"
 
 namespace tautline {
+namespace {
+
+constexpr double kMostBucketBytes = 0x1p40;
+constexpr int64_t kMostBaseBatch = 1 << 30;
+
+/// What a Plan and a wish for one have in common.
+void check_limits(const DenseGradientPlan& gradient, const BalancePlan& balance,
+                  const Provenance& at, const std::string& prefix) {
+  const std::string bucket = prefix + "collectives.dense_gradient.bucket";
+  if (!(gradient.bucket_bytes >= 1))
+    throw user_error(at(bucket), "a bucket must hold at least 1 B");
+  if (gradient.bucket_bytes > kMostBucketBytes)
+    throw user_error(at(bucket), "a bucket holds ", print_quantity(kMostBucketBytes, Unit::kBytes),
+                     " at most");
+  if (balance.base_batch < 0)
+    throw user_error(at(prefix + "balance.base_batch"), "base_batch must be 0 (off) or more");
+  check_at_most(at, prefix + "balance.base_batch", balance.base_batch, kMostBaseBatch);
+}
+
+}  // namespace
 
 void validate(const Plan& plan, const Provenance& at) {
   if (plan.devices < 1)
@@ -16,10 +37,8 @@ void validate(const Plan& plan, const Provenance& at) {
     if (table.sharding == Sharding::kTableWise && (table.owner < 0 || table.owner >= plan.devices))
       throw user_error(at("tables." + name + ".owner"), "owner ", table.owner, " of the table '",
                        name, "' is not a rank of ", plan.devices, " (0 to ", plan.devices - 1, ")");
-  if (!(plan.dense_gradient.bucket_bytes >= 1))
-    throw user_error(at("collectives.dense_gradient.bucket"), "a bucket must hold at least 1 B");
-  if (plan.balance.base_batch < 0)
-    throw user_error(at("balance.base_batch"), "base_batch must be 0 (off) or more");
+  check_at_most(at, "for.devices", plan.devices, 1'000'000);
+  check_limits(plan.dense_gradient, plan.balance, at, "");
 }
 
 void validate(const PlanRequest& request, const Provenance& at, const std::string& path) {
@@ -30,11 +49,7 @@ void validate(const PlanRequest& request, const Provenance& at, const std::strin
     if (std::find(names.begin(), names.end(), sharding) == names.end())
       throw user_error(at(full("tables." + table)), "the sharding of '", table, "' cannot be '",
                        sharding, "'", suggestion(sharding, names));
-  if (!(request.dense_gradient.bucket_bytes >= 1))
-    throw user_error(at(full("collectives.dense_gradient.bucket")),
-                     "a bucket must hold at least 1 B");
-  if (request.balance.base_batch < 0)
-    throw user_error(at(full("balance.base_batch")), "base_batch must be 0 (off) or more");
+  check_limits(request.dense_gradient, request.balance, at, full(""));
 }
 
 std::string digest(const Plan& plan) {

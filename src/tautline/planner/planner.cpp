@@ -1,8 +1,10 @@
 #include "tautline/planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "tautline/base/error.h"
 #include "tautline/base/nearest.h"
@@ -29,15 +31,32 @@ std::vector<Candidate> candidates_of(int devices) {
   return all;
 }
 
-Load with(const Load& load, const Candidate& candidate, const TableCost& cost) {
-  Load out = load;
-  for (size_t rank = 0; rank < out.seconds.size(); ++rank) {
+/// The greatest of some numbers, also without one of them.
+class Greatest {
+ public:
+  explicit Greatest(const std::vector<double>& numbers) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] > first_)
+        second_ = std::exchange(first_, numbers[i]), at_ = i;
+      else if (numbers[i] > second_)
+        second_ = numbers[i];
+    }
+  }
+  double of_all() const { return first_; }
+  double without(size_t i) const { return i == at_ ? second_ : first_; }
+
+ private:
+  double first_ = -INFINITY, second_ = -INFINITY;
+  size_t at_ = 0;
+};
+
+void add(Load& load, const Candidate& candidate, const TableCost& cost) {
+  for (size_t rank = 0; rank < load.seconds.size(); ++rank) {
     const bool busiest =
         candidate.sharding != Sharding::kTableWise || rank == static_cast<size_t>(candidate.owner);
-    out.seconds[rank] += busiest ? cost.seconds_busiest : cost.seconds_other;
-    out.bytes[rank] += busiest ? cost.bytes_busiest : cost.bytes_other;
+    load.seconds[rank] += busiest ? cost.seconds_busiest : cost.seconds_other;
+    load.bytes[rank] += busiest ? cost.bytes_busiest : cost.bytes_other;
   }
-  return out;
 }
 
 /// The step waits for the busiest rank; among equals less work in all is better.
@@ -48,10 +67,40 @@ struct Score {
   }
 };
 
-Score score_of(const Load& load) {
-  return {*std::max_element(load.seconds.begin(), load.seconds.end()),
-          std::accumulate(load.seconds.begin(), load.seconds.end(), 0.0)};
-}
+/// What add() would come to, without a walk over the ranks: there are as many candidates as ranks.
+class Outlook {
+ public:
+  explicit Outlook(const Load& load)
+      : load_(load),
+        seconds_(load.seconds),
+        bytes_(load.bytes),
+        sum_(std::accumulate(load.seconds.begin(), load.seconds.end(), 0.0)) {}
+
+  double busiest_now() const { return seconds_.of_all(); }
+  Score score(const Candidate& candidate, const TableCost& cost) const {
+    const auto ranks = static_cast<double>(load_.seconds.size());
+    const double busiest =
+        most(candidate, seconds_, load_.seconds, cost.seconds_busiest, cost.seconds_other);
+    if (candidate.sharding != Sharding::kTableWise)
+      return {busiest, sum_ + ranks * cost.seconds_busiest};
+    return {busiest, sum_ + (cost.seconds_busiest + (ranks - 1) * cost.seconds_other)};
+  }
+  double most_bytes(const Candidate& candidate, const TableCost& cost) const {
+    return most(candidate, bytes_, load_.bytes, cost.bytes_busiest, cost.bytes_other);
+  }
+
+ private:
+  static double most(const Candidate& candidate, const Greatest& greatest,
+                     const std::vector<double>& of_rank, double busiest, double other) {
+    if (candidate.sharding != Sharding::kTableWise) return greatest.of_all() + busiest;
+    const auto owner = static_cast<size_t>(candidate.owner);
+    return std::max(of_rank[owner] + busiest, greatest.without(owner) + other);
+  }
+
+  const Load& load_;
+  Greatest seconds_, bytes_;
+  double sum_;
+};
 
 std::string bytes_text(double bytes) { return rounded_quantity(bytes, Unit::kBytes); }
 std::string seconds_text(double seconds) { return rounded_quantity(seconds, Unit::kSeconds); }
@@ -71,9 +120,9 @@ class Search {
   TablePlan place(Load& load) {
     std::optional<Candidate> best;
     Score best_score;
+    const Outlook outlook(load);
     for (const Candidate& candidate : candidates_of(devices_)) {
       const TableCost cost = table_cost(candidate.sharding, table_, rates_, devices_);
-      const Load after = with(load, candidate, cost);
       const std::string kind = choice_name(candidate.sharding);
       // The run asked for another sharding.
       if (wish_ != "auto" && wish_ != kind) continue;
@@ -92,20 +141,20 @@ class Search {
         continue;
       }
       // The rank with the most tables could not hold this one as well.
-      if (const double most = *std::max_element(after.bytes.begin(), after.bytes.end());
+      if (const double most = outlook.most_bytes(candidate, cost);
           table_limit() > 0 && most > table_limit()) {
         reject(kind, "would put " + bytes_text(most) + " of tables on a rank that has room for " +
                          bytes_text(table_limit()));
         continue;
       }
-      const Score score = score_of(after);
-      consider(kind, score.busiest - score_of(load).busiest);
+      const Score score = outlook.score(candidate, cost);
+      consider(kind, score.busiest - outlook.busiest_now());
       // No better than what was found.
       if (best && !(score < best_score)) continue;
       best = candidate, best_score = score;
     }
     if (!best) fail();
-    load = with(load, *best, table_cost(best->sharding, table_, rates_, devices_));
+    add(load, *best, table_cost(best->sharding, table_, rates_, devices_));
     return {best->sharding, best->sharding == Sharding::kTableWise ? best->owner : 0,
             because(choice_name(best->sharding))};
   }

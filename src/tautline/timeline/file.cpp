@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/base/error.h"
+#include "tautline/base/new_file.h"
 
 namespace tautline {
 namespace {
@@ -60,7 +61,8 @@ TimelineHeader header_from(const Json& in) {
 }  // namespace
 
 void write_timeline(const Timeline& timeline, const std::string& path) {
-  std::ofstream out(path);
+  NewFile file(path);
+  std::ostream& out = file.out();
   const Json header = {{"timeline", 1},
                        {"plan", timeline.header.plan_digest},
                        {"world", timeline.header.world},
@@ -69,8 +71,7 @@ void write_timeline(const Timeline& timeline, const std::string& path) {
   out << header.dump(-1, ' ', false, kReplace) << '\n';
   for (const TimelineEvent& event : timeline.events)
     out << event_json(event).dump(-1, ' ', false, kReplace) << '\n';
-  out.close();
-  if (!out) throw user_error("cannot write ", path);
+  file.finish();
 }
 
 Timeline read_timeline(const std::string& path) {

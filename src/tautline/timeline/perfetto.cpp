@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <utility>
@@ -10,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tautline/base/error.h"
+#include "tautline/base/new_file.h"
 
 namespace tautline {
 namespace {
@@ -142,7 +141,8 @@ std::vector<Placed> place_all(const Timeline& timeline, Tracks& tracks) {
 void write_perfetto(const Timeline& timeline, const std::string& path) {
   Tracks tracks;
   const std::vector<Placed> placed = place_all(timeline, tracks);
-  std::ofstream out(path);
+  NewFile file(path);
+  std::ostream& out = file.out();
   out << "{\"displayTimeUnit\":\"ms\",\"otherData\":"
       << Json{{"plan", timeline.header.plan_digest}}.dump() << ",\"traceEvents\":[";
   bool first = true;
@@ -176,8 +176,7 @@ void write_perfetto(const Timeline& timeline, const std::string& path) {
   int64_t id = 0;
   for (const auto& [key, ranks] : collectives) add_arrows(ranks, id, put);
   out << "\n]}\n";
-  out.close();
-  if (!out) throw user_error("cannot write ", path);
+  file.finish();
 }
 
 }  // namespace tautline

@@ -1,7 +1,9 @@
 #include "tautline/train/event_file.h"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <unistd.h>
 
@@ -57,8 +59,9 @@ EventFile::EventFile(const std::string& folder, int64_t resume_step) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   path_ = folder + "/" + file_name();
+  errno = 0;
   out_.open(path_, std::ios::binary | std::ios::trunc);
-  if (!out_) throw user_error("cannot create ", path_);
+  if (!out_) throw user_error("cannot create ", path_, ": ", std::strerror(errno));
   std::string event;
   protozero::pbf_writer version(event);
   version.add_double(kWallTime, seconds_since_1970());
@@ -96,12 +99,13 @@ void EventFile::put(const std::string& event) {
   const uint64_t length = event.size();
   const uint32_t of_length = masked(crc32c(&length, sizeof length));
   const uint32_t of_event = masked(crc32c(event.data(), event.size()));
+  errno = 0;
   out_.write(reinterpret_cast<const char*>(&length), sizeof length);
   out_.write(reinterpret_cast<const char*>(&of_length), sizeof of_length);
   out_.write(event.data(), static_cast<std::streamsize>(event.size()));
   out_.write(reinterpret_cast<const char*>(&of_event), sizeof of_event);
   out_.flush();
-  if (!out_) throw user_error("cannot write ", path_);
+  if (!out_) throw user_error("cannot write ", path_, ": ", std::strerror(errno));
 }
 
 }  // namespace tautline::train

@@ -15,6 +15,7 @@
 #include "tautline/plan/plan_fields.h"
 #include "tautline/planner/planner.h"
 #include "tautline/train/checkpoint/digest.h"
+#include "tautline/train/memory.h"
 #include "tautline/train/network.h"
 #include "tautline/workload/describe.h"
 #include "tautline/workload/model_fields.h"
@@ -47,6 +48,13 @@ at::Device choose_device(const std::string& wanted, const comm::Launch& launch) 
   const c10::impl::VirtualGuardImpl guard(at::kCUDA);
   guard.setDevice(device);
   return device;
+}
+
+void check_threads(int wanted) {
+  const int cores = usable_cores(), most = std::max(64, 8 * cores);
+  if (wanted > most)
+    throw user_error("threads: ", wanted, " are too many: this machine has ", cores,
+                     " cores for us, a rank gets ", most, " threads at most");
 }
 
 int set_threads(int wanted, const comm::Launch& launch) {
@@ -89,6 +97,7 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
   job.workload = describe(request.model, job.log, job.run.batch);
   job.cluster = find_cluster(job.run, device, launch);
   job.plan = planner::make_plan(job.run.plan, job.model, job.workload, job.cluster, launch.world);
+  check_dense_memory(job, launch.world);
   job.folder =
       agree_on_run_folder({job.run, request.run_name, request.resume}, launch.rank, exchange);
   job.run_dir = job.folder->path;

@@ -44,6 +44,9 @@ struct Job {
 /// ranks.
 at::Device choose_device(const std::string& wanted, const comm::Launch& launch);
 
+/// Errors: more threads for a rank than this machine could run side by side by far.
+void check_threads(int wanted);
+
 /// Threads for this rank's operators: `wanted`, or the cores shared among the node's ranks.
 int set_threads(int wanted, const comm::Launch& launch);
 

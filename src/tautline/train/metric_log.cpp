@@ -1,8 +1,10 @@
 #include "tautline/train/metric_log.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -10,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tautline/base/error.h"
+#include "tautline/base/new_file.h"
 #include "tautline/base/units.h"
 #include "tautline/train/event_file.h"
 
@@ -71,15 +74,9 @@ std::string lines_until(const std::string& path, int64_t step, Measured& measure
   return kept;
 }
 
-// A new file takes the old one's place, so that a crash here loses neither.
 void keep_until(const std::string& path, int64_t step, Measured& measured) {
-  const std::string kept = lines_until(path, step, measured), fresh = path + ".tmp";
-  std::ofstream out(fresh);
-  out << kept;
-  out.close();
-  std::error_code code;
-  if (out) fs::rename(fresh, path, code);
-  if (!out || code) throw user_error("cannot write ", path);
+  const std::string kept = lines_until(path, step, measured);
+  write_text_file(path, kept);
 }
 
 std::string value_text(const std::string& name, double value) {
@@ -98,9 +95,10 @@ MetricLog::MetricLog(const std::string& run_dir, int64_t resume_step) : path_(ru
   std::error_code code;
   fs::create_directories(run_dir, code);
   if (code) throw user_error("cannot create folder ", run_dir, ": ", code.message());
-  if (resume_step > 0 && fs::exists(path_)) keep_until(path_, resume_step, measured_);
+  if (resume_step > 0 && fs::exists(path_, code)) keep_until(path_, resume_step, measured_);
+  errno = 0;
   jsonl_.open(path_, resume_step > 0 ? std::ios::app : std::ios::trunc);
-  if (!jsonl_) throw user_error("cannot write ", path_);
+  if (!jsonl_) throw user_error("cannot write ", path_, ": ", std::strerror(errno));
   if (resume_step == 0) fs::remove_all(run_dir + "/tensorboard", code);
   events_ = std::make_unique<EventFile>(run_dir + "/tensorboard", resume_step);
 }
@@ -111,8 +109,9 @@ void MetricLog::write(const MetricRecord& record) {
   if (measured_.contains({record.kind, record.step})) return;
   MetricRecord timed = record;
   if (timed.time == 0) timed.time = seconds_since_1970();
+  errno = 0;
   jsonl_ << to_json(timed).dump() << '\n' << std::flush;
-  if (!jsonl_) throw user_error("cannot write ", path_);
+  if (!jsonl_) throw user_error("cannot write ", path_, ": ", std::strerror(errno));
   std::vector<std::pair<std::string, double>> scalars;
   for (const auto& [name, value] : timed.values)
     scalars.emplace_back(timed.kind + "/" + name, value);

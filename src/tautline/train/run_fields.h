@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 
 #include "tautline/base/config.h"
+#include "tautline/base/limits.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/run.h"
 #include "tautline/workload/model_fields.h"
@@ -157,6 +159,22 @@ inline void validate(const RunConfig& run, const Provenance& at = {}) {
   if (run.epochs > 0 && run.steps > 0)
     refuse("steps", " and epochs are both given; one of them says how long to train");
   if (run.epochs == 0 && run.steps == 0) refuse("epochs", " or steps must say how long to train");
+  constexpr int64_t kMostCounted = 1'000'000'000'000;  // steps, users: more than anybody waits for
+  const std::tuple<std::string, int64_t, int64_t> limits[] = {
+      {"data.workers", run.data.workers, 256},
+      {"data.prefetch", run.data.prefetch, 1024},
+      {"data.shuffle_window", run.data.shuffle_window, kMostCounted},
+      {"ranks", run.ranks, 1'000'000},
+      {"batch", run.batch, 1 << 30},
+      {"batch_tokens", run.batch_tokens, kMostCounted},
+      {"steps", run.steps, kMostCounted},
+      {"evaluate.every", run.evaluate.every_steps, kMostCounted},
+      {"evaluate.users", run.evaluate.users, kMostCounted},
+      {"checkpoint.every", run.checkpoint.every, kMostCounted},
+      {"dense_optimizer." + choice_name(run.dense_optimizer.kind) + ".warmup",
+       run.dense_optimizer.warmup, kMostCounted}};
+  for (const auto& [key, value, most] : limits) check_at_most(at, key, value, most);
+  if (run.evaluate.every_epochs > 1e9) refuse("evaluate.every", " must be 1e9 epochs at most");
   const DenseOptimizer& o = run.dense_optimizer;
   const std::string optimizer = "dense_optimizer." + choice_name(o.kind) + ".";
   const std::pair<const char*, double> not_negative[] = {{"lr", o.lr},
@@ -207,7 +225,8 @@ inline RunWithModel read_run(const std::string& path, const std::vector<std::str
   if (out.run.cluster != "discover") out.run.cluster = beside(out.run.cluster, path);
   out.run.plan.file = beside(out.run.plan.file, path);
   out.model_path = beside(out.run.model, path);
-  if (!std::filesystem::exists(out.model_path))
+  std::error_code error;  // what keeps it from being looked at is told where it is read
+  if (!std::filesystem::exists(out.model_path, error) && !error)
     throw user_error(out.run_provenance("model"), "there is no model file '", out.run.model,
                      "', neither in the current folder nor beside ", path);
   out.model = read_config<ModelConfig>(out.model_path, model_sets, &out.model_provenance, "model.");

@@ -2,10 +2,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tautline/base/error.h"
+#include "tautline/base/new_file.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/timeline/file.h"
 #include "tautline/timeline/merge.h"
@@ -13,52 +13,80 @@
 #include "tautline/train/run_fields.h"
 
 namespace tautline::train {
+
+void write_configs(const Job& job) {
+  write_text_file(job.run_dir + "/plan.yaml", to_yaml(job.plan));
+  RunConfig run = job.run;
+  run.model = "model.yaml";  // beside it: the folder's run.yaml can be run again
+  write_text_file(job.run_dir + "/run.yaml", to_yaml(run));
+  write_text_file(job.run_dir + "/model.yaml", to_yaml(job.model));
+}
+
 namespace {
 
-void save_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (!file.flush()) throw user_error(path, " cannot be written");
+std::string part_of(const Job& job, int rank) {
+  return job.run_dir + "/timeline-rank-" + std::to_string(rank) + ".jsonl";
+}
+
+/// What a rank tells rank 0: when its recorder began, by which clock, and what kept its part from
+/// being written.
+struct PartNote {
+  double origin = 0;
+  std::string clock, error;
+};
+
+std::string text_of(const PartNote& note) {
+  char origin[40];
+  std::snprintf(origin, sizeof origin, "%.9f", note.origin);
+  return std::string(origin) + "\n" + note.clock + "\n" + note.error;
+}
+
+PartNote note_from(const std::string& text) {
+  const size_t first = text.find('\n'), second = text.find('\n', first + 1);
+  return {std::stod(text), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
+}
+
+/// The parts that were written.
+std::vector<TimelinePart> read_parts(const Job& job, const std::vector<std::string>& notes,
+                                     Unwritten& unwritten) {
+  std::vector<TimelinePart> parts;
+  std::map<std::string, double> first_origins;  // of each clock: about the same moment
+  for (size_t r = 0; r < notes.size(); ++r) {
+    const PartNote note = note_from(notes[r]);
+    if (!note.error.empty()) {
+      unwritten.push_back(note.error);
+      continue;
+    }
+    const double first = first_origins.try_emplace(note.clock, note.origin).first->second;
+    keep_going(unwritten, [&] {
+      parts.push_back(
+          {read_timeline(part_of(job, static_cast<int>(r))), note.origin - first, note.clock});
+    });
+  }
+  return parts;
 }
 
 }  // namespace
 
-void write_configs(const Job& job) {
-  save_text(job.run_dir + "/plan.yaml", to_yaml(job.plan));
-  RunConfig run = job.run;
-  run.model = "model.yaml";  // beside it: the folder's run.yaml can be run again
-  save_text(job.run_dir + "/run.yaml", to_yaml(run));
-  save_text(job.run_dir + "/model.yaml", to_yaml(job.model));
-}
-
 Timeline write_timelines(const Job& job, const Recorder& recorder, int rank, int ranks,
-                         const Exchange& exchange) {
+                         const Exchange& exchange, Unwritten& unwritten) {
   namespace fs = std::filesystem;
-  const auto part = [&](int r) {
-    return job.run_dir + "/timeline-rank-" + std::to_string(r) + ".jsonl";
-  };
   Timeline mine = recorder.timeline();
   mine.header.plan_digest = digest(job.plan);
   mine.header.world = ranks;
-  write_timeline(mine, part(rank));
-  char origin[40];
-  std::snprintf(origin, sizeof origin, "%.9f ", recorder.origin());
-  const std::vector<std::string> clocks = exchange(origin + recorder.clock());
+  Unwritten of_part;
+  keep_going(of_part, [&] { write_timeline(mine, part_of(job, rank)); });
+  const std::vector<std::string> notes = exchange(
+      text_of({recorder.origin(), recorder.clock(), of_part.empty() ? "" : of_part.front()}));
   if (rank != 0) return mine;
-  std::vector<TimelinePart> parts;
-  std::map<std::string, double> first_origins;  // of each clock: about the same moment
-  for (int r = 0; r < ranks; ++r) {
-    const double at = std::stod(clocks[r]);
-    const std::string clock = clocks[r].substr(clocks[r].find(' ') + 1);
-    const double first = first_origins.try_emplace(clock, at).first->second;
-    parts.push_back({read_timeline(part(r)), at - first, clock});
-  }
+  std::vector<TimelinePart> parts = read_parts(job, notes, unwritten);
+  std::error_code ignored;
+  for (int r = 0; r < ranks; ++r) fs::remove(part_of(job, r), ignored);  // room for what follows
+  if (parts.size() < notes.size()) return mine;  // a timeline without some ranks says wrong things
   align_by_collectives(parts);
   const Timeline joined = merge(std::move(parts));
-  write_timeline(joined, job.run_dir + "/timeline.jsonl");
-  write_perfetto(joined, job.run_dir + "/timeline.json");
-  std::error_code ignored;
-  for (int r = 0; r < ranks; ++r) fs::remove(part(r), ignored);
+  keep_going(unwritten, [&] { write_timeline(joined, job.run_dir + "/timeline.jsonl"); });
+  keep_going(unwritten, [&] { write_perfetto(joined, job.run_dir + "/timeline.json"); });
   return joined;
 }
 

@@ -88,10 +88,11 @@ RunFolder take(const RunFolderRequest& request) {
   folder.checkpoints = checkpoints_of(request, folder.path);
   const auto storage = open_storage(folder.checkpoints);
   // One that was killed before its first checkpoint has left its run.yaml: it starts anew.
-  if (request.resume && !fs::exists(folder.path + "/run.yaml") &&
+  std::error_code unseen;  // a path that is too long, say, is told where it is made
+  if (request.resume && !fs::exists(folder.path + "/run.yaml", unseen) &&
       list_checkpoints(*storage).empty()) {
     throw user_error("--resume: ", folder.path,
-                     fs::exists(folder.path) ? " holds no run" : " is not there",
+                     fs::exists(folder.path, unseen) ? " holds no run" : " is not there",
                      ", so there is nothing to go on with; give the folder of a run with "
                      "--run-dir, or begin one without --resume");
   }

@@ -92,6 +92,12 @@ std::vector<diagnose::Headline> headlines(const Job& job, const RunResult& resul
   return out;
 }
 
+/// " since step 20", where the run went on there; nothing of a run in one piece.
+std::string since(const RunResult& result) {
+  const int64_t first = result.cursor.step - result.steps;
+  return first > 0 ? " since step " + count(first) : "";
+}
+
 std::vector<std::string> facts(const Job& job, const RunResult& result) {
   const Device& device = job.cluster.device;
   const std::string place = device.kind == Device::Kind::kCpu ? "CPU" : device.name;
@@ -102,6 +108,7 @@ std::vector<std::string> facts(const Job& job, const RunResult& result) {
   if (result.test && tested_step(job, result) != result.cursor.step) {
     out.push_back("tested with the weights of step " + count(tested_step(job, result)));
   }
+  if (!since(result).empty()) out.push_back("rates, times and loads" + since(result));
   return out;
 }
 
@@ -162,7 +169,7 @@ void write_run_report(const ReportInput& input) {
   report.curves = charts(job);
   report.phases = diagnose::phase_bars(input.phase_seconds,
                                        static_cast<double>(std::max<int64_t>(1, input.steps)));
-  report.phases_note = "Mean over " + counted(input.steps, "step") +
+  report.phases_note = "Mean over " + counted(input.steps, "step") + since(result) +
                        ". Waiting for slower ranks is inside the phases.";
   report.load.title = "tokens a step by rank";
   report.load.unit = "tokens";
@@ -174,7 +181,7 @@ void write_run_report(const ReportInput& input) {
     report.load.values.push_back({input.tokens[r]});
   }
   report.load_note = "The busiest rank of a step has " + fixed(result.rates.imbalance, "%.3f") +
-                     " times the mean, over all steps.";
+                     " times the mean, over all steps" + since(result) + ".";
   report.plan = job.plan;
   report.tables = sizes(job);
   report.results = results(job, result);

@@ -422,7 +422,8 @@ RunResult Trainer::run() {
   if (!interrupted && job_.run.data.holdout != "none") {
     if (job_.run.evaluate.stop_after > 0) restore_best();
     out.test = evaluate_split(data::Split::kTest);
-    write("test", cursor_.step, cursor_.epoch, out.test->values);
+    keep_going(out.unwritten,
+               [&] { write("test", cursor_.step, cursor_.epoch, out.test->values); });
   }
   return out;
 }

@@ -21,6 +21,7 @@
 #include "tautline/train/recorder.h"
 #include "tautline/train/step.h"
 #include "tautline/train/throughput.h"
+#include "tautline/train/unwritten.h"
 
 namespace tautline::train {
 
@@ -39,6 +40,7 @@ struct RunResult {
   std::vector<std::pair<std::string, double>> phases;  // shares of rank 0's step time
   std::vector<double> rank_tokens;                     // over `steps`, by rank
   double reader_waited = 0;  // share of the step time in which it waited for the reader
+  Unwritten unwritten;       // rank 0: what of the end is not in metrics.jsonl or TensorBoard
 };
 
 class Trainer {

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "tautline/base/limits.h"
 #include "tautline/workload/model_fields.h"
 
 namespace tautline {
@@ -23,6 +24,12 @@ void check_table_name(const ModelConfig& model, const std::string& table, const 
                    suggestion(table, table_names(model)));
 }
 
+// Beyond anything that is trained, and small enough that their products fit 64 bits.
+constexpr int64_t kMostLayers = 10'000, kMostWidth = 1 << 20, kMostMlpWidth = 1 << 24;
+constexpr int64_t kMostRows = int64_t{1} << 40, kMostLength = 1 << 24, kMostBuckets = 1 << 16;
+constexpr int64_t kMostNegatives = 1 << 24;
+constexpr double kMostReal = 1e30;  // of what becomes an FP32 number
+
 void check_features(const ModelConfig& model, const Provenance& at) {
   if (model.features.empty())
     throw user_error(at("features"), "a model needs at least one feature under 'features'");
@@ -39,6 +46,7 @@ void check_features(const ModelConfig& model, const Provenance& at) {
     if (feature.max_length < 1)
       throw user_error(at(path + ".max_length"), "max_length of the feature '", feature.name,
                        "' must be 1 or more, found ", feature.max_length);
+    check_at_most(at, path + ".max_length", feature.max_length, kMostLength);
     sequence = sequence || feature.kind == FeatureConfig::Kind::kSequence;
   }
   if (!sequence)
@@ -52,6 +60,11 @@ void check_tables(const ModelConfig& model, const Provenance& at) {
       throw user_error(at(path + ".rows"), "rows of the table '", name, "' must be 0 or more");
     if (table.dim < 1)
       throw user_error(at(path + ".dim"), "dim of the table '", name, "' must be 1 or more");
+    check_at_most(at, path + ".rows", table.rows, kMostRows);
+    check_at_most(at, path + ".dim", table.dim, kMostWidth);
+    if (!(table.init_std >= 0 && table.init_std <= kMostReal))
+      throw user_error(at(path + ".init_std"), "init_std of the table '", name,
+                       "' must be 0 or more, 1e30 at most, found ", table.init_std);
     if (table.hash_ways < 0)
       throw user_error(at(path + ".hash.ways"), "hash.ways of the table '", name,
                        "' must be 0 (direct ids) or more");
@@ -93,6 +106,14 @@ void check_backbone(const ModelConfig& model, const Provenance& at) {
     if (value < 1)
       throw user_error(at(std::string("backbone.") + key), "backbone.", key,
                        " must be 1 or more, found ", value);
+  const std::pair<const char*, std::pair<int64_t, int64_t>> limits[] = {
+      {"layers", {b.layers, kMostLayers}},
+      {"width", {b.width, kMostWidth}},
+      {"mlp_width", {b.mlp_width, kMostMlpWidth}},
+      {"time_gap_buckets", {b.time_gap_buckets, kMostBuckets}},
+      {"attention_time_buckets", {b.attention_time_buckets, kMostBuckets}}};
+  for (const auto& [key, limit] : limits)
+    check_at_most(at, std::string("backbone.") + key, limit.first, limit.second);
   if (b.width % b.heads != 0)
     throw user_error(at("backbone.heads"), "backbone.heads ", b.heads,
                      " must divide backbone.width ", b.width);
@@ -107,6 +128,9 @@ void check_backbone(const ModelConfig& model, const Provenance& at) {
     throw user_error(at("backbone.attention_bias"),
                      "block attention has no attention_bias: remove it, or take softmax, silu or "
                      "gelu");
+  if (!(b.rope_base > 0 && b.rope_base <= kMostReal))
+    throw user_error(at("backbone.rope_base"), "rope_base must be above 0, 1e30 at most, found ",
+                     b.rope_base);
   if (b.mlp_width < 0) throw user_error(at("backbone.mlp_width"), "mlp_width must be 0 or more");
   if (!(b.dropout >= 0 && b.dropout < 1))
     throw user_error(at("backbone.dropout"), "backbone.dropout must be in [0, 1), found ",
@@ -124,8 +148,8 @@ void check_heads(const ModelConfig& model, const Provenance& at) {
                        binary ? "the head 'next_item' needs sampled_softmax or full_softmax"
                               : "only the head 'next_item' has a softmax over a table; the task '" +
                                     name + "' needs loss: binary");
-    if (head.weight < 0)
-      throw user_error(at(path + ".weight"), "a head's weight must be 0 or more");
+    if (!(head.weight >= 0 && head.weight <= kMostReal))
+      throw user_error(at(path + ".weight"), "a head's weight must be 0 or more, 1e30 at most");
     if (binary) {
       if (!head.table.empty())
         check_table_name(model, head.table, "the head '" + name + "'", at(path + ".table"));
@@ -141,9 +165,10 @@ void check_heads(const ModelConfig& model, const Provenance& at) {
                        head.table, "' is hashed, use sampled_softmax");
     if (head.loss == HeadConfig::Loss::kSampledSoftmax && head.negatives < 1)
       throw user_error(at(path + ".negatives"), "negatives must be 1 or more");
-    if (!(head.temperature > 0))
-      throw user_error(at(path + ".temperature"), "temperature must be above 0, found ",
-                       head.temperature);
+    check_at_most(at, path + ".negatives", head.negatives, kMostNegatives);
+    if (!(head.temperature > 0 && head.temperature <= kMostReal))
+      throw user_error(at(path + ".temperature"),
+                       "temperature must be above 0, 1e30 at most, found ", head.temperature);
   }
 }
 

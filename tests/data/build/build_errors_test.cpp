@@ -214,8 +214,8 @@ TEST_F(BuildErrors, OneBuildAtATimeWritesAFolder) {
   options_.overwrite = true;
   {
     const FolderLock other = FolderLock::exclusive(options_.out, "the other's");
-    EXPECT_THAT(build_error(options_), AllOf(HasSubstr("the folder " + options_.out),
-                                             HasSubstr(" is in use by pid ")));
+    EXPECT_THAT(build_error(options_),
+                AllOf(HasSubstr("the folder " + options_.out), HasSubstr(" is in use by pid ")));
   }
   EXPECT_EQ(read_log_statistics(options_.out), before);
   EXPECT_EQ(build_error(options_), "");
