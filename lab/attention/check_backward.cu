@@ -1,7 +1,7 @@
 // Is it right, and how fast? The backward of src/tautline/kernels/attention_backward_sm90.h against
 // plain kernels (FP32, one block a query or key), twice for the same bits, with NaN in a neighbour;
 // then timed on the rows of GPU.md.
-//   check_backward check|time|all [part of a case's name [head dimension [activation or -1
+//   check_backward check|time|all [part of a case's name [head dimension [activation or -1, 3f: fast
 //       [least [most `whole`]]]]]
 #include <algorithm>
 #include <cmath>
@@ -40,6 +40,7 @@ struct Shape {
   int whole = 1024;
   bool poison = false;
   int activation = kSoftmax;
+  bool fast = false;
 };
 
 /// Pseudo-random, roughly normal.
@@ -189,6 +190,7 @@ void run(const Shape& c, bool verify) {
   p.window = c.window;
   p.scale = 1 / std::sqrt(static_cast<float>(c.dim));
   p.softmax = c.activation == kSoftmax;
+  p.fast = c.fast;
   if (!p.softmax)
     p.activation = static_cast<ScoreActivation>(c.activation), p.beta = .37f, p.scale *= 1.5f;
   const std::vector<int32_t> list = order(c);
@@ -295,11 +297,13 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "all", part = argc > 2 ? argv[2] : "";
   const int only = argc > 3 ? std::atoi(argv[3]) : 0;
   const int activation = argc > 4 ? std::atoi(argv[4]) : kSoftmax;
+  const bool fast = argc > 4 && std::strchr(argv[4], 'f');
   const int least = argc > 5 ? std::atoi(argv[5]) : 0,
             most = argc > 6 ? std::atoi(argv[6]) : 1 << 30;
   const auto go = [&](Shape c, bool verify) {
     if (c.name.find(part) == std::string::npos || (only && c.dim != only)) return;
     c.activation = activation;
+    c.fast = fast;
     if (!verify && (c.whole < least || c.whole > most)) return;
     run(c, verify);
   };

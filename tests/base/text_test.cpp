@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tautline/base/excerpt.h"
 #include "tautline/base/log.h"
 #include "tautline/base/nearest.h"
 #include "tautline/base/progress.h"
@@ -38,6 +39,30 @@ TEST(Nearest, KnowsOtherWordsForTheSame) {
   EXPECT_EQ(nearest_name("gpu", {"cpu", "tpu"}), "cpu");  // there is no cuda here
   EXPECT_EQ(choice_suggestion("gpu", devices), "; did you mean 'cuda'? (valid: auto, cpu, cuda)");
   EXPECT_EQ(choice_suggestion("zzz", devices), "; valid: auto, cpu, cuda");
+}
+
+TEST(Nearest, ListsOnlySoManyNames) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 100'000; ++i) names.push_back("c" + std::to_string(i));
+  EXPECT_TRUE(suggestion("who", names).ends_with("c38, c39 and 99960 more"));
+}
+
+TEST(Excerpt, IsOneShortLineOfText) {
+  EXPECT_EQ(excerpt(""), "");
+  EXPECT_EQ(excerpt("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x9a\x80"),
+            "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x9a\x80");
+  EXPECT_EQ(excerpt(std::string_view("a\n\r\t\0\x1b[31m\x7f", 11)),
+            "a\\n\\r\\t\\x00\\x1b[31m\\x7f");
+  // Not UTF-8: Latin-1, cut short, overlong, a surrogate, beyond the last, a control of two bytes.
+  EXPECT_EQ(excerpt("\xe9t\xc3"), "\\xe9t\\xc3");
+  EXPECT_EQ(excerpt("\xc0\xaf\xe0\x80\xaf"), "\\xc0\\xaf\\xe0\\x80\\xaf");
+  EXPECT_EQ(excerpt("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(excerpt("\xc2\x9b"), "\\xc2\\x9b");
+  EXPECT_EQ(excerpt(std::string(60, 'x')), std::string(60, 'x'));
+  EXPECT_EQ(excerpt(std::string(61, 'x')), std::string(60, 'x') + "... (61 bytes)");
+  // A character is never cut.
+  EXPECT_EQ(excerpt(std::string(59, 'x') + "\xc3\xa9"), std::string(59, 'x') + "... (61 bytes)");
+  EXPECT_EQ(excerpt("abcdef", 4), "abcd... (6 bytes)");
 }
 
 TEST(TextTable, WrapsItsLastColumnAtSpaces) {

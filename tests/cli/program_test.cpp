@@ -142,6 +142,38 @@ TEST_F(Program, ATimeColumnThatIsNoneIsToldInOneLine) {
               HasSubstr("\nwarning: all times in the column 'rating' lie before 1971"));
 }
 
+TEST_F(Program, PathsThatNoFileSystemTakesAreOneSentence) {
+  const std::string log = write("log.csv", "user,item,time\n1,1,4\n");
+  const std::string out = (dir_ / "built").string();
+  for (const char* link : {"round", "round.csv"}) fs::create_symlink(link, dir_ / link);
+  const std::string name(300, 'n'), path(5000, 'p');
+  for (const std::string& bad :
+       {(dir_ / name).string(), (dir_ / path).string(), "file://" + (dir_ / path).string(),
+        (dir_ / "round").string(), (dir_ / "round/below").string()}) {
+    expect_user_error("data build " + bad + " " + out, dir_.string());
+    expect_user_error("data build " + log + " " + bad, dir_.string());
+    expect_user_error("data build " + log + " " + bad + " --overwrite", dir_.string());
+    expect_user_error("data build " + log + " " + out + " --scratch " + bad, dir_.string());
+    expect_user_error("data synth " + bad + ".csv --users 5", dir_.string());
+  }
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(Program, FilesWhoseNamesAreNoUtf8AreRead) {
+  const std::string log = write("caf\xe9.csv", "user,item,time\n1,1,4\n");
+  const std::string out = (dir_ / "b\xfc").string();
+  EXPECT_EQ(run("data build " + log + " " + out).status, 0);
+  EXPECT_THAT(run("config show " + out + "/workload.yaml").out, HasSubstr("\"caf\\\\xe9\""));
+  expect_user_error("data build " + log + "x " + out, "caf\\xe9.csvx");
+}
+
+TEST_F(Program, ADelimiterIsOneByte) {
+  const std::string build = "data build log.csv out --delimiter ";
+  for (const char* wrong : {"';;'", "'\xc2\xa7'", "'\"'", "'\n'"})
+    expect_user_error(build + wrong,
+                      "is not one character, of one byte and neither a quote nor a line end");
+}
+
 TEST_F(Program, TrainingNeedsALog) {
   expect_user_error("train configs/runs/log.yaml", "data.log is missing");
   expect_user_error("train configs/runs/log.yaml --set data.log=" + (dir_ / "nothing").string(),

@@ -262,3 +262,41 @@ def test_another_log_of_equal_counts_is_refused(log, tmp_path):
     job = run(tmp_path, *train(run_dir, 2, log=other, steps=8, resume=True))
     assert job.status == 2, job.errors()
     assert "on a log with items_digest" in job.errors()
+
+
+def test_a_run_that_is_alive_keeps_its_folder(log, tmp_path):
+    run_dir = tmp_path / "run"
+    (tmp_path / "second").mkdir()
+    with Job(tmp_path, *train(run_dir, 2, log=log, steps=100_000)) as job:
+        assert wait_until(lambda: checkpoints(run_dir), job), job.errors()
+        for resume in (True, False):
+            second = run(tmp_path / "second", *train(run_dir, 2, log=log, resume=resume))
+            assert second.status == 2, second.errors()
+            assert f"the run's folder {run_dir} is in use by pid " in second.errors()
+        kill(job.process.pid, signal.SIGTERM)
+        job.finish()
+    assert job.status == 0, job.errors()
+    steps = len(losses(run_dir))
+    again = run(tmp_path, *train(run_dir, 2, log=log, steps=steps + 5, resume=True))
+    assert again.status == 0, again.errors()
+    assert resumed_at(again) == steps
+
+
+def test_checkpoints_in_a_folder_of_their_own(log, tmp_path):
+    elsewhere = f"checkpoint.folder={tmp_path}/elsewhere"
+    job = run(tmp_path, *train(tmp_path / "run", 0, elsewhere, log=log, steps=10))
+    assert job.status == 0, job.errors()
+    assert not (tmp_path / "run/checkpoints").exists()
+    assert sorted(os.listdir(tmp_path / "elsewhere")) == ["step-00000005", "step-00000010"]
+    refused = run(tmp_path, *train(tmp_path / "other", 0, elsewhere, log=log, steps=10))
+    assert refused.status == 2
+    assert f"checkpoint.folder: {tmp_path}/elsewhere already holds" in refused.errors()
+    again = run(tmp_path, *train(tmp_path / "run", 2, elsewhere, log=log, steps=15, resume=True))
+    assert again.status == 0, again.errors()
+    assert resumed_at(again) == 10
+
+
+def test_a_folder_in_a_bucket_is_for_checkpoints_only(log, tmp_path):
+    job = run(tmp_path, *train("s3://bucket/run", 0, log=log))
+    assert job.status == 2
+    assert "give a path, and the URI as checkpoint.folder" in job.errors()

@@ -87,6 +87,7 @@ void run_gdpa(Gdpa& p) {
   AttentionSm90Backward b;
   b.softmax = false;
   b.activation = p.activation;
+  b.fast = kFast;
   b.scale = static_cast<float>(p.alpha);
   b.beta = static_cast<float>(p.beta);
   run_backward<kWhole>(p, b);
@@ -153,7 +154,8 @@ TEST(GdpaSm90, FollowsTheReference) {
     for (const int64_t dim : {64, 128}) {
       c.head_dim = c.value_dim = dim;
       for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
-        expect_like_the_reference<Gdpa>(c, element, f, shares, run_gdpa<true, 1024>);
+        for (const auto& go : {run_gdpa<true, 1024>, run_gdpa<true, 128>})
+          expect_like_the_reference<Gdpa>(c, element, f, shares, go);
     }
   }
 }

@@ -106,6 +106,42 @@ TEST(Resume, AnotherSeedLogOrModelIsRefusedByName) {
   EXPECT_THAT(optimizer.refused(), HasSubstr("model.tables.item.optimizer."));
 }
 
+/// A model of clicks that reads the categorical column "action" and the label "clicked" of a log that
+/// has more columns.
+Origin of_clicks() {
+  Origin o;
+  o.job.model = read_config<ModelConfig>(TAUTLINE_SOURCE_DIR "/configs/models/clicks.yaml");
+  o.job.log.column_digests = {
+      {"action", "00a"}, {"clicked", "00b"}, {"price", "00c"}, {"brand", "00d"}};
+  keep_origin(o.job, o.manifest);
+  return o;
+}
+
+TEST(Resume, OtherValuesInAColumnThatTheModelReadsAreRefused) {
+  for (const char* column : {"action", "clicked"}) {
+    Origin o = of_clicks();
+    EXPECT_EQ(o.refused(), "");
+    const std::string before = o.job.log.column_digests.at(column);
+    o.job.log.column_digests.at(column) = "00f";
+    EXPECT_EQ(
+        o.refused(),
+        "data.log: the checkpoint of step 20 in runs/a was made on a log with other values in "
+        "the column '" +
+            std::string(column) + "' (digest " + before +
+            ", logs/a has 00f); resume with the log it was made on");
+    o.job.log.column_digests.clear();  // built before there were digests of columns
+    EXPECT_EQ(o.refused(), "");
+  }
+}
+
+TEST(Resume, AColumnThatTheModelDoesNotReadMayDiffer) {
+  Origin o = of_clicks();
+  o.job.log.column_digests.at("price") = "00f";
+  o.job.log.column_digests.erase("brand");
+  o.job.log.column_digests["rating"] = "00e";
+  EXPECT_EQ(o.refused(), "");
+}
+
 TEST(Resume, ALogOfBeforeThereWereDigestsHasNoneToCompare) {
   Origin o;
   o.job.log.items_digest = o.job.log.histories_digest = "";

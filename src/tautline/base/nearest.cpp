@@ -5,6 +5,8 @@
 #include <cctype>
 #include <utility>
 
+#include "tautline/base/excerpt.h"
+
 namespace tautline {
 namespace {
 
@@ -61,8 +63,10 @@ std::string nearest_name(std::string_view written, const std::vector<std::string
   for (const std::string& name : valid) {
     const bool prefix = written.size() >= 3 && (name.starts_with(written) ||
                                                 (name.size() >= 3 && written.starts_with(name)));
-    const int distance = prefix ? 1 : edit_distance(written, name);
     const int longest = static_cast<int>(std::max(written.size(), name.size()));
+    const int shortest = static_cast<int>(std::min(written.size(), name.size()));
+    if (!prefix && longest - shortest > std::max(1, longest / 3)) continue;  // as far at least
+    const int distance = prefix ? 1 : edit_distance(written, name);
     // Not near: a wrong suggestion costs more than the list of valid names.
     if (distance > std::max(1, longest / 3) || distance >= longest) continue;
     if (distance < best_distance) best = name, best_distance = distance;
@@ -72,13 +76,13 @@ std::string nearest_name(std::string_view written, const std::vector<std::string
 
 std::string suggestion(std::string_view written, const std::vector<std::string>& valid) {
   const std::string near = nearest_name(written, valid);
-  if (!near.empty()) return "; did you mean '" + near + "'?";
-  return valid.empty() ? "; no name is valid here" : "; valid: " + joined(valid);
+  if (!near.empty()) return "; did you mean '" + excerpt(near) + "'?";
+  return valid.empty() ? "; no name is valid here" : "; valid: " + excerpts(valid);
 }
 
 std::string choice_suggestion(std::string_view written, const std::vector<std::string>& valid) {
   const std::string text = suggestion(written, valid);
-  return text.ends_with('?') ? text + " (valid: " + joined(valid) + ")" : text;
+  return text.ends_with('?') ? text + " (valid: " + excerpts(valid) + ")" : text;
 }
 
 std::string joined(const std::vector<std::string>& words, std::string_view between) {

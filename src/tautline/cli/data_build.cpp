@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/log.h"
 #include "tautline/base/progress.h"
 #include "tautline/base/text_table.h"
@@ -16,7 +17,10 @@ namespace {
 char delimiter_from(const std::string& text) {
   if (text.empty()) return 0;
   if (text == "\\t" || text == "tab") return '\t';
-  if (text.size() != 1) throw user_error("--delimiter '", text, "' is not one character or 'tab'");
+  if (text.size() != 1 || text == "\"" || text == "\n" || text == "\r")
+    throw user_error(
+        "--delimiter '", excerpt(text),
+        "' is not one character, of one byte and neither a quote nor a line end, or 'tab'");
   return text[0];
 }
 

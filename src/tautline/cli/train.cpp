@@ -195,7 +195,8 @@ int train(TrainOptions options) {
   config.run.ranks = ours ? launch.world : ranks;
 
   comm::prepare_process(launch);
-  comm::install_stop_signals();
+  comm::install_stop_signals(launch.launcher == "single" ? comm::ThirdSignal::kKills
+                                                         : comm::ThirdSignal::kIsNoted);
   set_rank_for_errors(launch.rank);
   const at::Device device = device_of(config.run, launch);
   train::set_threads(config.run.threads, launch);

@@ -26,13 +26,15 @@ namespace {
 constexpr int kExitBroken = 134;  // a broken invariant aborts
 constexpr double kPollSeconds = 0.05;
 
-volatile sig_atomic_t received_signal = 0, received_count = 0, insisted_count = 0;
+volatile sig_atomic_t received_signal = 0, received_count = 0, insisted_count = 0, suspended = 0;
 void note_signal(int signal) {
   received_signal = signal;
   received_count = received_count + 1;
   // A terminal that goes away sends several SIGHUPs: they are one wish.
   if (signal != SIGHUP) insisted_count = insisted_count + 1;
 }
+
+void note_suspension(int) { suspended = 1; }
 
 // Text that a rank wrote, cut into lines with the rank in front.
 class Lines {
@@ -83,6 +85,7 @@ class Job {
   void collect();
   void on_death(int number);
   void steer();
+  void suspend();
   void signal_all(int signal);
   bool running() const;
   std::string stored(const std::string& key);
@@ -170,6 +173,7 @@ int Job::wait() {
   while (running()) {
     read_output(static_cast<int>(kPollSeconds * 1000));
     collect();
+    suspend();
     steer();
   }
   for (size_t number = 0; number < ranks_.size(); ++number) {
@@ -262,6 +266,15 @@ void Job::on_death(int number) {
 }
 
 // After a death the others get time to end by themselves, then SIGTERM, then SIGKILL.
+// Ctrl-Z reaches the launcher alone: the ranks stop before it and go on after it.
+void Job::suspend() {
+  if (!suspended) return;
+  suspended = 0;
+  signal_all(SIGSTOP);
+  ::raise(SIGSTOP);
+  signal_all(SIGCONT);
+}
+
 void Job::steer() {
   if (forwarded_ < received_count) {
     forwarded_ = received_count;
@@ -301,21 +314,26 @@ int Job::exit_status() const {
 class Signals {
  public:
   Signals() {
-    received_signal = received_count = insisted_count = 0;
+    received_signal = received_count = insisted_count = suspended = 0;
     struct sigaction action = {};
     action.sa_handler = note_signal;
     for (size_t i = 0; i < kStopSignals.size(); ++i) {
       ::sigaction(kStopSignals[i], nullptr, &before_[i]);
       if (!is_ignored(kStopSignals[i])) ::sigaction(kStopSignals[i], &action, nullptr);
     }
+    ::sigaction(SIGTSTP, nullptr, &before_suspension_);
+    action.sa_handler = note_suspension;
+    if (before_suspension_.sa_handler != SIG_IGN) ::sigaction(SIGTSTP, &action, nullptr);
   }
   ~Signals() {
     for (size_t i = 0; i < kStopSignals.size(); ++i)
       ::sigaction(kStopSignals[i], &before_[i], nullptr);
+    ::sigaction(SIGTSTP, &before_suspension_, nullptr);
   }
 
  private:
   std::array<struct sigaction, kStopSignals.size()> before_ = {};
+  struct sigaction before_suspension_ = {};
 };
 
 }  // namespace

@@ -78,4 +78,9 @@ std::optional<bool> process_gone(const Peer& peer, const std::string& our_machin
          process->start_ticks != peer.start_ticks;
 }
 
+bool process_stopped(int64_t pid) {
+  const auto process = read_process(pid);
+  return process && (process->state == 'T' || process->state == 't');
+}
+
 }  // namespace tautline::comm

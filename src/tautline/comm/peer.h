@@ -29,4 +29,7 @@ Peer peer_from_text(const std::string& text);
 /// True: its process is gone (a zombie counts). False: it runs. Nothing: it is on another machine.
 std::optional<bool> process_gone(const Peer& peer, const std::string& our_machine);
 
+/// Stopped by a signal (Ctrl-Z, SIGSTOP): it does not answer, and is not gone.
+bool process_stopped(int64_t pid);
+
 }  // namespace tautline::comm

@@ -31,6 +31,8 @@ void prepare_process(const Launch& launch) {
   if (!process_variable("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 2;
   if (launch.launcher != "local") return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // In a process group of its own it writes to a terminal from the background.
+  ::signal(SIGTTOU, SIG_IGN);
   const auto launcher = process_variable("TAUTLINE_LAUNCHER_PID");
   if (launcher && *launcher != std::to_string(::getppid())) ::raise(SIGKILL);  // it died before
 }

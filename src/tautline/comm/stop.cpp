@@ -11,9 +11,18 @@ namespace tautline::comm {
 namespace {
 
 // A signal handler can reach nothing else than this.
-volatile sig_atomic_t noted_signal = 0;
+volatile sig_atomic_t noted_signal = 0, insisted_count = 0;
 
 void note(int signal) { noted_signal = signal; }
+
+void note_or_die(int signal) {
+  noted_signal = signal;
+  // A terminal that goes away sends several SIGHUPs: they are one wish.
+  if (signal != SIGHUP) insisted_count = insisted_count + 1;
+  if (insisted_count < 3) return;
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);  // delivered when this handler returns
+}
 
 }  // namespace
 
@@ -22,9 +31,9 @@ bool is_ignored(int signal) {
   return signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-void install_stop_signals() {
+void install_stop_signals(ThirdSignal third) {
   struct sigaction action = {};
-  action.sa_handler = note;
+  action.sa_handler = third == ThirdSignal::kKills ? note_or_die : note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigset_t all;

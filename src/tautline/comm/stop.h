@@ -23,8 +23,11 @@ inline constexpr std::array kStopSignals = {SIGTERM, SIGINT, SIGHUP};
 bool is_ignored(int signal);
 
 /// Handlers that only note the signal. Process-wide by their nature; install once, on the main
-/// thread. A rank that local.h started gets here what came while it was loading.
-void install_stop_signals();
+/// thread. A rank that local.h started gets here what came while it was loading. Where no launcher
+/// does it, the third SIGTERM or SIGINT kills: a process that waits for its output's reader would
+/// never see them.
+enum class ThirdSignal { kIsNoted, kKills };
+void install_stop_signals(ThirdSignal third = ThirdSignal::kIsNoted);
 /// The signal that was noted, or 0.
 int stop_signal();
 /// For tests and for a program that wants to stop for another reason.

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -23,15 +24,40 @@ std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text
 std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::string key(const char* name, int rank) { return std::string(name) + std::to_string(rank); }
 
+// Seconds that this process ran while somebody looked. One that was stopped (Ctrl-Z) and goes on has
+// heard nothing for an hour, and so has nothing to say about the others.
+class RunningClock {
+ public:
+  explicit RunningClock(double most) : most_(most) {}
+  double seconds() {
+    const std::lock_guard lock(mutex_);
+    const double now = steady_seconds();
+    total_ += std::min(most_, now - last_);
+    last_ = now;
+    return total_;
+  }
+
+ private:
+  const double most_;  // between two looks
+  std::mutex mutex_;
+  double last_ = steady_seconds(), total_ = 0;
+};
+
 }  // namespace
 
 // Keys in the store, below "watch/": peer/R, beat/R, reason/R, failed (the first sentence), seen
 // (how many ranks read it), done and left (how many ranks ended in order), all_done.
 struct Watch::Impl {
+  Impl(const Launch& of, const WatchOptions& with)
+      : launch(of),
+        options(with),
+        clock(std::max(2 * with.beat_seconds, with.silent_seconds / 4)) {}
+
   c10::intrusive_ptr<c10d::Store> store;    // of the caller's thread
   c10::intrusive_ptr<c10d::Store> beating;  // of the watching thread: a connection of its own
   Launch launch;
   WatchOptions options;
+  RunningClock clock;
   Peer self;
   std::vector<Peer> peers;
 
@@ -43,7 +69,7 @@ struct Watch::Impl {
   bool ending = false;  // peers may go from now on
   bool finished = false;
   std::thread thread;
-  std::atomic<double> last_beat{0};  // when the store last answered
+  std::atomic<double> last_answer{0};  // of the store, or of one whose launcher is only stopped
 
   struct Heard {
     std::string beat;
@@ -54,14 +80,14 @@ struct Watch::Impl {
   bool hosts_store() const { return launch.rank == 0 && !launch.agent_store; }
   void introduce();
   void run();
-  void beat(int64_t number);
+  void beat(int64_t number, double last_beat);
   void look_at(int rank);
   void publish(c10d::Store& through, const std::string& sentence);
   void set_failure(const std::string& sentence);
   std::string store_gone() const;
   void linger() noexcept;
   void end_thread();
-  bool store_silent() const { return steady_seconds() - last_beat > options.silent_seconds; }
+  bool store_silent();
   bool wait_for_failure(double seconds) {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::duration<double>(seconds),
@@ -90,21 +116,29 @@ void Watch::Impl::introduce() {
 
 Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch,
              const WatchOptions& options)
-    : impl_(std::make_shared<Impl>()) {
-  impl_->launch = launch;
-  impl_->options = options;
+    : impl_(std::make_shared<Impl>(launch, options)) {
   impl_->store = c10::make_intrusive<c10d::PrefixStore>("watch", std::move(store));
   impl_->introduce();
   impl_->beating = impl_->store->clone();
-  impl_->last_beat = steady_seconds();
+  impl_->last_answer = impl_->clock.seconds();
   impl_->thread = std::thread([impl = impl_] { impl->run(); });
 }
 
+// Our own launcher hosts the store, and we die with it: a launcher that is stopped comes back.
+bool Watch::Impl::store_silent() {
+  const double now = clock.seconds();
+  if (now - last_answer <= options.silent_seconds) return false;
+  if (launch.launcher != "local" || !process_stopped(::getppid())) return true;
+  last_answer = now;
+  return false;
+}
+
 void Watch::Impl::run() {
+  double last_beat = clock.seconds();
   for (int64_t number = 1;; ++number) {
     try {
-      beat(number);
-      last_beat = steady_seconds();
+      beat(number, last_beat);
+      last_answer = last_beat = clock.seconds();
     } catch (const std::exception&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));  // let its host end for good
       std::unique_lock lock(mutex);
@@ -119,7 +153,7 @@ void Watch::Impl::run() {
   }
 }
 
-void Watch::Impl::beat(int64_t number) {
+void Watch::Impl::beat(int64_t number, double last_beat) {
   beating->set(key("beat/", launch.rank), bytes(std::to_string(number)));
   if (beating->check({"failed"})) {
     const std::string sentence = text(beating->get("failed"));
@@ -127,6 +161,8 @@ void Watch::Impl::beat(int64_t number) {
     set_failure(sentence);
     return;
   }
+  // Where the store kept us waiting, it kept the others waiting too: their beats are yet to come.
+  if (clock.seconds() - last_beat > options.silent_seconds / 3) heard.clear();
   for (int step = 1; step <= std::min(options.span, launch.world - 1); ++step)
     look_at((launch.rank + step) % launch.world);
 }
@@ -139,8 +175,8 @@ void Watch::Impl::look_at(int rank) {
   } else {
     const std::string beat = text(beating->get(key("beat/", rank)));
     Heard& last = heard[rank];
-    const double now = steady_seconds();
-    if (last.when == 0 || beat != last.beat) last = {beat, now};
+    const double now = clock.seconds();
+    if (last.beat.empty() || beat != last.beat) last = {beat, now};
     if (now - last.when < options.silent_seconds) return;
     sentence = describe(peer) + " died or hangs: it has been silent for " +
                std::to_string(static_cast<int>(now - last.when)) + " s";

@@ -10,6 +10,7 @@
 #include <arrow/status.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 
 namespace tautline::data {
 
@@ -18,7 +19,7 @@ inline std::string first_line(const arrow::Status& status) {
   std::string text = status.ToString();
   const std::string kind = status.CodeAsString() + ": ";
   if (text.starts_with(kind)) text.erase(0, kind.size());
-  return text.substr(0, text.find('\n'));
+  return excerpt(text.substr(0, text.find('\n')), 1024);  // it may hold a path
 }
 
 /// check(file->Close(), "cannot close ", path): throws UserError("cannot close PATH: ...").

@@ -6,6 +6,7 @@
 
 #include "tautline/base/config.h"
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/workload/workload_fields.h"
 
@@ -30,19 +31,36 @@ bool written_by_build(const std::string& name) {
 LogFolder::LogFolder(const std::string& uri, bool overwrite) : folder_(open_filesystem(uri)) {
   const arrow::fs::FileType type = file_type(folder_);
   if (type == arrow::fs::FileType::File) throw user_error(folder_.text, " is a file, not a folder");
-  const std::vector<std::string> names = list_folder(folder_);
+  if (type == arrow::fs::FileType::Unknown)
+    throw user_error(folder_.text, " is a pipe, a socket or a device, not a folder");
+  (void)replaceable(overwrite);  // before anything is made
+  made_ = type == arrow::fs::FileType::NotFound;
+  check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
+  if (folder_.local) lock_ = FolderLock::exclusive(folder_.path, "the folder " + folder_.text);
+  std::vector<std::string> names;
+  try {
+    names = replaceable(overwrite);  // another build may have ended meanwhile
+  } catch (const UserError&) {
+    lock_.remove();
+    throw;
+  }
+  for (const std::string& name : names)  // of a build that was killed
+    if (name.rfind(".spill-", 0) == 0)
+      (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
+}
+
+/// What the folder holds, all of it a build's.
+std::vector<std::string> LogFolder::replaceable(bool overwrite) const {
+  std::vector<std::string> names = list_folder(folder_);
+  std::erase(names, kFolderLockName);
   if (!names.empty() && !overwrite)
     throw user_error("the folder ", folder_.text,
                      " is not empty; name another, or replace what it holds with --overwrite");
   for (const std::string& name : names)
     if (!written_by_build(name))
-      throw user_error("the folder ", folder_.text, " holds ", name,
+      throw user_error("the folder ", folder_.text, " holds ", excerpt(name),
                        ", which no build wrote; --overwrite only replaces a built log");
-  for (const std::string& name : names)  // of a build that was killed
-    if (name.rfind(".spill-", 0) == 0)
-      (void)folder_.filesystem->DeleteDir(folder_.child(name).path);
-  made_ = type == arrow::fs::FileType::NotFound;
-  check(folder_.filesystem->CreateDir(folder_.path, true), "cannot create ", folder_.text);
+  return names;
 }
 
 void LogFolder::begin() {
@@ -53,6 +71,7 @@ void LogFolder::begin() {
 }
 
 LogFolder::~LogFolder() {
+  lock_.remove();
   if (finished_) return;
   try {
     if (begun_) remove_log();

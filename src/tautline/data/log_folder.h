@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "tautline/base/folder_lock.h"
 #include "tautline/data/uri.h"
 #include "tautline/workload/workload.h"
 
@@ -11,7 +13,7 @@ namespace tautline::data {
 class LogFolder {
  public:
   /// Looks, and makes the folder if it is not there. Errors: it holds something and `overwrite` is
-  /// off, or holds what no build wrote.
+  /// off, or holds what no build wrote, or another build is writing it (seen on local disks).
   LogFolder(const std::string& uri, bool overwrite);
   /// After begin() and without finish(): removes what was written.
   ~LogFolder();
@@ -27,8 +29,10 @@ class LogFolder {
   void finish(const LogStatistics& statistics);
 
  private:
+  std::vector<std::string> replaceable(bool overwrite) const;
   void remove_log();
   Location folder_;
+  FolderLock lock_;
   bool made_ = false, begun_ = false, finished_ = false;
 };
 

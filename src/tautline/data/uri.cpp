@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/arrow_status.h"
 
 namespace tautline::data {
@@ -50,6 +51,18 @@ std::string for_messages(const std::string& uri) {
   return text;
 }
 
+constexpr size_t kLongestText = 1024;  // of a path in a message; the system takes 4095 bytes
+
+/// Relative to the current folder, which may be gone.
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  if (error)
+    throw user_error("cannot find ", excerpt(path, kLongestText),
+                     " from the current folder: ", error.message());
+  return whole.lexically_normal().string();
+}
+
 void drop_trailing_slashes(std::string& path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
 }
@@ -65,7 +78,7 @@ bool is_uri(const std::string& text) {
 }
 
 Location Location::child(const std::string& name) const {
-  return {filesystem, path + "/" + name, text + "/" + name, local};
+  return {filesystem, path + "/" + name, text + "/" + excerpt(name, kLongestText), local};
 }
 
 Location open_filesystem(const std::string& uri) {
@@ -84,11 +97,12 @@ Location open_filesystem(const std::string& uri) {
     location.text = uri;
     location.filesystem =
         unwrap(arrow::fs::FileSystemFromUri("file:///", &location.path), "cannot open local files");
-    location.path = std::filesystem::absolute(uri).lexically_normal().string();
+    location.path = absolute_path(uri);
     location.local = true;
   }
   drop_trailing_slashes(location.path);
   drop_trailing_slashes(location.text);
+  location.text = excerpt(location.text, kLongestText);
   return location;
 }
 

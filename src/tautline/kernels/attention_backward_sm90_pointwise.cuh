@@ -1,6 +1,7 @@
 // GDPA's scores for attention_backward_sm90.cuh: P = f(s), dS = f'(s) dP with s = alpha q . k.
-// SiLU and GELU (tanh) have their own instantiations; the others share one, with a run-time branch.
-// Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's.
+// SiLU and GELU (tanh) have their own instantiations, exact and fast; the others share one, with a
+// run-time branch. Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's. Fast: one
+// tanh.approx for both, off by 2^-11 at most: f by 2^-12 |s|, SiLU's slope by 2^-12 (1 + |s|).
 #pragma once
 
 #include "tautline/kernels/attention_backward_sm90_scores.cuh"
@@ -41,6 +42,38 @@ __device__ __forceinline__ Weight weight_of(float s) {
     return {s * ramp, inside ? fmaf(s, 1.0f / 3.0f, 0.5f) : s < 3.0f ? 0.0f : 1.0f};
   }
 }
+
+__device__ __forceinline__ float tanh_fast(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// From a raw score q . k, alpha folded into the constants: half the instructions of the exact ones.
+template <ScoreActivation kActivation>
+struct FastWeight {
+  static_assert(kActivation == ScoreActivation::kSilu || kActivation == ScoreActivation::kGeluTanh);
+  static constexpr bool kSilu = kActivation == ScoreActivation::kSilu;
+  float half, linear, cubic,
+      slope;  // GELU: u = s (linear + cubic s^2), half of s u' in the other two
+
+  __device__ explicit FastWeight(float alpha)
+      : half(0.5f * alpha),
+        linear(0.79788456080f * alpha),
+        cubic(0.79788456080f * 0.044715f * alpha * alpha * alpha),
+        slope(1.5f * cubic) {}
+  __device__ __forceinline__ Weight operator()(float s) const {
+    const float h = half * s;
+    if constexpr (kSilu) {  // f = h (1 + t), f' = sigmoid + f (1 - sigmoid), t = tanh h
+      const float t = tanh_fast(h), f = fmaf(h, t, h);
+      return {f, fmaf(f, fmaf(-0.5f, t, 0.5f), fmaf(0.5f, t, 0.5f))};
+    } else {  // f' = (1 + t) / 2 + s u' / 2 (1 - t^2), t = tanh u
+      const float square = s * s, t = tanh_fast(s * fmaf(cubic, square, linear));
+      const float steep = s * fmaf(slope, square, 0.5f * linear);
+      return {fmaf(h, t, h), fmaf(steep, fmaf(-t, t, 1.0f), fmaf(0.5f, t, 0.5f))};
+    }
+  }
+};
 
 /// kActivations: those that one instantiation covers. Where there are several, a run-time branch
 /// chooses for eight scores at a time: around all of a thread's scores its ends would meet in more
@@ -91,6 +124,25 @@ struct PointwiseScores {
     for (int i = 0; i < kM / 2; i += 2) {
       const float2 slope = unpack<E>(gates[i / 2]);
       ds[i / 2] = pack<E>(slope.x * dp[i], slope.y * dp[i + 1]);
+    }
+  }
+};
+
+/// The fast form of one activation.
+template <class E, ScoreActivation kActivation>
+struct FastScores : PointwiseScores<E, kActivation> {
+  FastWeight<kActivation> weight;
+  template <class Arguments>
+  __device__ explicit FastScores(const Arguments& p)
+      : PointwiseScores<E, kActivation>(p), weight(p.scale) {}
+  template <int kM, class Registers>
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates,
+                                          const float2*) const {
+#pragma unroll
+    for (int i = 0; i < kM / 2; i += 2) {
+      const Weight x = weight(s[i]), y = weight(s[i + 1]);
+      p[i / 2] = pack<E>(x.f, y.f);
+      gates[i / 2] = pack<E>(x.slope, y.slope);
     }
   }
 };

@@ -19,6 +19,6 @@ Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, do
                     double beta, bool fast = false);
 AttentionGradients compute_gdpa_backward(const AttentionArguments& a, const Tensor& d_o,
                                          std::string_view activation, double alpha, double beta,
-                                         const GradientViews& into = {});
+                                         bool fast = false, const GradientViews& into = {});
 
 }  // namespace tautline::ops

@@ -192,13 +192,14 @@ void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast)
   }
 }
 
-void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a) {
+void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast) {
   const auto choice = backward_choice(p, /*softmax=*/false, 0, capability_of(a.q));
   if constexpr (kCudaBuild) {
     if (choice.kernel != AttentionKernel::kSm90) return kernels::gdpa_backward_cuda(p);
     kernels::AttentionSm90Backward b;
     b.softmax = false;
     b.activation = p.activation;
+    b.fast = fast;
     b.scale = static_cast<float>(p.alpha);
     b.beta = static_cast<float>(p.beta);
     backward_sm90(p, a, b);

@@ -41,6 +41,6 @@ void attention_forward_cuda(kernels::JaggedAttention& p, const AttentionArgument
 void attention_backward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a);
 /// fast: see kernels/attention_sm90.h; the portable kernel has no such form and is exact.
 void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast);
-void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a);
+void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast);
 
 }  // namespace tautline::ops

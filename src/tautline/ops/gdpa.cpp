@@ -65,7 +65,7 @@ Tensor compute_gdpa(const AttentionArguments& a, std::string_view activation, do
 
 AttentionGradients compute_gdpa_backward(const AttentionArguments& a, const Tensor& d_o,
                                          std::string_view activation, double alpha, double beta,
-                                         const GradientViews& into) {
+                                         bool fast, const GradientViews& into) {
   const Tensor& q = a.q;
   const AttentionTensors tensors(a);
   kernels::Gdpa p;
@@ -78,7 +78,7 @@ AttentionGradients compute_gdpa_backward(const AttentionArguments& a, const Tens
     parallel(p.sequences * p.kv_heads, 2 * task_cost(p),
              [&](int64_t i, int64_t j) { kernels::gdpa_backward_cpu(p, i, j); });
   } else {
-    gdpa_backward_cuda(p, a);
+    gdpa_backward_cuda(p, a, fast);
   }
   return gradients.finish();
 }
@@ -105,11 +105,12 @@ AttentionGradients gdpa_backward(const Tensor& d_o, const Tensor& q, const Tenso
                                  int64_t window_left, int64_t window_right,
                                  const OptionalTensor& position_bias,
                                  const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                 const OptionalTensor& k_time, const OptionalTensor& order) {
+                                 const OptionalTensor& k_time, const OptionalTensor& order,
+                                 bool fast) {
   const AttentionArguments a{q,      k,      v,           q_offsets,    k_offsets,     max_q,
                              max_k,  causal, window_left, window_right, position_bias, time_bias,
                              q_time, k_time, order};
-  return compute_gdpa_backward(a, d_o, activation, alpha, beta);
+  return compute_gdpa_backward(a, d_o, activation, alpha, beta, fast);
 }
 
 Tensor forward_meta(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -129,7 +130,7 @@ AttentionGradients backward_meta(const Tensor&, const Tensor& q, const Tensor& k
                                  double, double, int64_t window_left, int64_t window_right,
                                  const OptionalTensor& position_bias,
                                  const OptionalTensor& time_bias, const OptionalTensor& q_time,
-                                 const OptionalTensor& k_time, const OptionalTensor& order) {
+                                 const OptionalTensor& k_time, const OptionalTensor& order, bool) {
   return gradients_meta({q, k, v, q_offsets, k_offsets, max_q, max_k, causal, window_left,
                          window_right, position_bias, time_bias, q_time, k_time, order});
 }
@@ -156,8 +157,8 @@ struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
     ctx->save_for_backward({q, k, v, or_none(q_offsets), k_offsets, or_none(position_bias),
                             or_none(time_bias), or_none(options.q_time), or_none(options.k_time),
                             or_none(options.order)});
-    ctx->saved_data["sizes"] = std::vector<int64_t>{max_q, max_k, options.causal,
-                                                    options.window_left, options.window_right};
+    ctx->saved_data["sizes"] = std::vector<int64_t>{
+        max_q, max_k, options.causal, options.window_left, options.window_right, options.fast};
     ctx->saved_data["activation"] = std::string(activation);
     ctx->saved_data["alpha"] = alpha;
     ctx->saved_data["beta"] = beta;
@@ -170,10 +171,11 @@ struct GdpaFunction : torch::autograd::Function<GdpaFunction> {
     const auto s = ctx->get_saved_variables();
     const auto n = ctx->saved_data["sizes"].toIntVector();
     const std::string activation = ctx->saved_data["activation"].toStringRef();
-    const auto [d_q, d_k, d_v, d_position, d_time] = op.call(
-        gradients[0], s[0], s[1], s[2], if_defined(s[3]), s[4], n[0], n[1], n[2] != 0, activation,
-        ctx->saved_data["alpha"].toDouble(), ctx->saved_data["beta"].toDouble(), n[3], n[4],
-        if_defined(s[5]), if_defined(s[6]), if_defined(s[7]), if_defined(s[8]), if_defined(s[9]));
+    const auto [d_q, d_k, d_v, d_position, d_time] =
+        op.call(gradients[0], s[0], s[1], s[2], if_defined(s[3]), s[4], n[0], n[1], n[2] != 0,
+                activation, ctx->saved_data["alpha"].toDouble(), ctx->saved_data["beta"].toDouble(),
+                n[3], n[4], if_defined(s[5]), if_defined(s[6]), if_defined(s[7]), if_defined(s[8]),
+                if_defined(s[9]), n[5] != 0);
     torch::autograd::variable_list result(13);
     result[0] = d_q;
     result[1] = d_k;
@@ -232,7 +234,8 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "gdpa_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? q_offsets, "
       "Tensor k_offsets, int max_q, int max_k, bool causal, str activation, float alpha, "
       "float beta, int window_left, int window_right, Tensor? position_bias, Tensor? time_bias, "
-      "Tensor? q_time, Tensor? k_time, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? q_time, Tensor? k_time, Tensor? order, bool fast=False) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("gdpa_forward", gdpa_forward);

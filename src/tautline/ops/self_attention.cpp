@@ -75,8 +75,9 @@ Gradients compute_backward(const Tensor& d_o, const Tensor& o, const Tensor& lse
   const Tensor d_qkv = at::empty(qkv.sizes(), result_options(qkv));
   const GradientViews into{d_qkv.select(1, 0), d_qkv.select(1, 1), d_qkv.select(1, 2)};
   const auto [d_q, d_k, d_v, d_position, d_time] =
-      c.kind == kSoftmax ? compute_attention_backward(a, d_o, o, lse, c.scale, into)
-                         : compute_gdpa_backward(a, d_o, c.kind, c.scale, c.beta, into);
+      c.kind == kSoftmax
+          ? compute_attention_backward(a, d_o, o, lse, c.scale, into)
+          : compute_gdpa_backward(a, d_o, c.kind, c.scale, c.beta, c.options.fast, into);
   if (c.position) {
     const Tensor both = d_qkv.narrow(1, 0, 2);
     turn_heads(both, both, int64_vector(*c.position, qkv, "position"), c.rope_base, true);

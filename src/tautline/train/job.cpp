@@ -1,9 +1,6 @@
 #include "tautline/train/job.h"
 
 #include <algorithm>
-#include <cctype>
-#include <ctime>
-#include <filesystem>
 #include <set>
 
 #include <ATen/Context.h>
@@ -26,86 +23,12 @@
 namespace tautline::train {
 namespace {
 
-namespace fs = std::filesystem;
-
 Cluster find_cluster(const RunConfig& run, at::Device device, const comm::Launch& launch) {
   DiscoverOptions options;
   options.device = device.is_cuda() ? "cuda" : "cpu";
   options.cuda_visible_devices = comm::read_environment().cuda_visible_devices;
   options.nodes = std::max(1, launch.world / launch.local_world);
   return load_cluster(run.cluster, options);
-}
-
-std::string date_and_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
-  return text;
-}
-
-/// runs/NAME-DATE anew, or the latest of that name to go on with.
-std::string default_run_dir(const std::string& name, bool resume) {
-  std::string latest;
-  std::error_code error;
-  const std::string anew = name + "-" + date_and_time();
-  if (resume) {
-    for (const auto& entry : fs::directory_iterator("runs", error)) {
-      const std::string folder = entry.path().filename().string();
-      // Of 'log', not of 'log-large'; -2 and so on where two began in one second.
-      const bool ends = folder.size() == anew.size() ||
-                        (folder.size() > anew.size() && folder[anew.size()] == '-');
-      if (folder.starts_with(name + "-") && ends && std::isdigit(folder[name.size() + 1])) {
-        latest = std::max(latest, entry.path().string());
-      }
-    }
-    if (latest.empty()) {
-      throw user_error("there is no run of '", name, "' under runs/ to resume; give --run-dir");
-    }
-    return latest;
-  }
-  fs::create_directories("runs", error);
-  std::string path = "runs/" + anew;
-  for (int number = 2; !fs::create_directory(path, error) && !error; ++number)
-    path = "runs/" + anew + "-" + std::to_string(number);
-  return path;  // what keeps it from being made is told where files are written
-}
-
-/// Rank 0 decides; its error is everyone's.
-std::string agree_on_run_dir(const JobRequest& request, int rank, const Exchange& exchange) {
-  std::string mine;
-  if (rank == 0) {
-    try {
-      const std::string run_dir = request.run.run_dir.empty()
-                                      ? default_run_dir(request.run_name, request.resume)
-                                      : request.run.run_dir;
-      mine = "+" + run_dir;
-      const auto storage = open_storage(run_dir + "/checkpoints");
-      const auto steps = list_checkpoints(*storage);
-      if (!request.resume && !steps.empty()) {
-        throw user_error("the run's folder ", run_dir, " already holds checkpoints up to step ",
-                         steps.back(), "; go on with --resume, or give another --run-dir");
-      }
-      // One that was killed before its first checkpoint has left its run.yaml: it starts anew.
-      std::error_code error;
-      if (request.resume && steps.empty() && !fs::exists(run_dir + "/run.yaml", error)) {
-        throw user_error("--resume: ", run_dir,
-                         fs::exists(run_dir, error) ? " holds no run" : " is not there",
-                         ", so there is nothing to go on with; give the folder of a run with "
-                         "--run-dir, or begin one without --resume");
-      }
-      fs::create_directories(run_dir, error);
-      if (error) {
-        throw user_error("the run's folder ", run_dir, " cannot be made: ", error.message());
-      }
-    } catch (const UserError& error) {
-      mine = std::string("-") + error.what();
-    }
-  }
-  const std::string agreed = exchange(mine).front();
-  if (agreed.starts_with("-")) throw UserError(agreed.substr(1));
-  return agreed.substr(1);
 }
 
 }  // namespace
@@ -175,7 +98,9 @@ Job make_job(const JobRequest& request, const comm::Launch& launch, at::Device d
   job.cluster = find_cluster(job.run, device, launch);
   job.plan = planner::make_plan(job.run.plan, job.model, job.workload, job.cluster, launch.world);
   check_dense_memory(job, launch.world);
-  job.run_dir = agree_on_run_dir(request, launch.rank, exchange);
+  job.folder =
+      agree_on_run_folder({job.run, request.run_name, request.resume}, launch.rank, exchange);
+  job.run_dir = job.folder->path;
   return job;
 }
 
@@ -191,20 +116,25 @@ balance::Cost sample_cost(const ModelConfig& model) {
   return {flop(dense_parameters(model), 1, 0), flop(0, 0, attention_pairs(1.0, b))};
 }
 
+data::EventColumns used_columns(const ModelConfig& model) {
+  std::set<std::string> categorical, labels;
+  for (const FeatureConfig& feature : model.features) {
+    if (models::column_of(feature) != "item") categorical.insert(models::column_of(feature));
+  }
+  for (const auto& [name, head] : model.heads) {
+    if (head.loss == HeadConfig::Loss::kBinary) labels.insert(models::label_of(name, head));
+  }
+  return {{categorical.begin(), categorical.end()}, {labels.begin(), labels.end()}};
+}
+
 data::ReaderOptions reader_options(const Job& job, int rank, int world) {
   data::ReaderOptions options;
   options.log = job.run.data.log;
   options.holdout =
       job.run.data.holdout == "none" ? data::Holdout::kNone : data::Holdout::kLeaveLastOut;
-  std::set<std::string> categorical, labels;
-  for (const FeatureConfig& feature : job.model.features) {
-    if (models::column_of(feature) != "item") categorical.insert(models::column_of(feature));
-  }
-  for (const auto& [name, head] : job.model.heads) {
-    if (head.loss == HeadConfig::Loss::kBinary) labels.insert(models::label_of(name, head));
-  }
-  options.categorical.assign(categorical.begin(), categorical.end());
-  options.labels.assign(labels.begin(), labels.end());
+  const data::EventColumns columns = used_columns(job.model);
+  options.categorical = columns.categorical;
+  options.labels = columns.real;
   options.max_length = sample_length(job.model);
   options.batch = job.run.batch;
   options.batch_tokens = job.run.batch_tokens;

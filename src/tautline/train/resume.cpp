@@ -18,9 +18,15 @@ namespace {
 // Of Manifest::extra.
 constexpr const char *kRun = "run", *kModel = "model", *kLog = "log";
 
-/// What of a log decides which samples there are. Its name and further columns do not.
-LogStatistics identity(const LogStatistics& log) {
+/// What of a log decides which samples there are and what the model sees of them. The log's name and
+/// columns that this model does not read do not.
+LogStatistics identity(const LogStatistics& log, const ModelConfig& model) {
   LogStatistics out;
+  const data::EventColumns used = used_columns(model);
+  for (const auto* columns : {&used.categorical, &used.real})
+    for (const std::string& column : *columns)
+      if (const auto found = log.column_digests.find(column); found != log.column_digests.end())
+        out.column_digests.insert(*found);
   out.users = log.users;
   out.events = log.events;
   out.shards = log.shards;
@@ -89,9 +95,17 @@ std::string what_made(const Job& job, const Manifest& manifest) {
 }
 
 void refuse_other_log(const Job& job, const Manifest& manifest) {
-  for (const Change& change : changes_of(manifest, kLog, identity(job.log))) {
-    // Logs and checkpoints of before there were digests have none to compare.
-    if (change.key.ends_with("_digest") && !change.on_both) continue;
+  const std::string of_column = "column_digests.";
+  for (const Change& change : changes_of(manifest, kLog, identity(job.log, job.model))) {
+    // Logs and checkpoints of before there were digests have none to compare, and a column that only
+    // one of them reads is another model.
+    const bool digest = change.key.ends_with("_digest") || change.key.starts_with(of_column);
+    if (digest && !change.on_both) continue;
+    if (change.key.starts_with(of_column))
+      throw user_error(
+          "data.log: ", what_made(job, manifest), " on a log with other values in the ", "column '",
+          change.key.substr(of_column.size()), "' (digest ", change.before, ", ", job.run.data.log,
+          " has ", change.now, "); resume with the log it was made on");
     throw user_error("data.log: ", what_made(job, manifest), " on a log with ", change.key, " ",
                      change.before, ", ", job.run.data.log, " has ", change.now,
                      "; resume with the log it was made on");
@@ -122,7 +136,7 @@ std::vector<Change> refuse_other_model(const Job& job, const Manifest& manifest)
 void keep_origin(const Job& job, Manifest& manifest) {
   manifest.extra[kRun] = to_yaml(job.run);
   manifest.extra[kModel] = to_yaml(job.model);
-  manifest.extra[kLog] = to_yaml(identity(job.log));
+  manifest.extra[kLog] = to_yaml(identity(job.log, job.model));
 }
 
 std::vector<std::string> compare_origin(const Job& job, const Manifest& manifest) {

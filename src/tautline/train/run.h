@@ -46,6 +46,7 @@ struct Evaluation {
 struct CheckpointPolicy {
   int64_t every = 500;  // steps; 0: at the end only
   int keep = 3;
+  std::string folder;     // or a URI (s3://bucket/runs/a); empty: RUN_DIR/checkpoints
   bool fallback = false;  // --resume may take the previous checkpoint if the last is damaged
   bool operator==(const CheckpointPolicy&) const = default;
 };

@@ -116,6 +116,7 @@ template <class V>
 void fields(V& v, CheckpointPolicy& x) {
   v("every", x.every, "steps between checkpoints; 0: only when training ends");
   v("keep", x.keep, "checkpoints that stay on disk");
+  v("folder", x.folder, "folder or URI (s3://bucket/runs/a); by default checkpoints in the run's");
   v("fallback", x.fallback, "--resume may take the previous one if the last is damaged");
 }
 

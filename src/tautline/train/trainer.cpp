@@ -113,7 +113,7 @@ Trainer::Trainer(const Job& job, bool resume, comm::Mesh& mesh, const comm::Comm
       step_(network_,
             {dense_options(job.run, expected_steps(job.run, *reader_)), job.plan.dense_gradient},
             world_, dense_group_, recorder_),
-      storage_(open_storage(job.run_dir + "/checkpoints")),
+      storage_(open_storage(job.folder->checkpoints)),
       exchange_(exchange_over(side)),
       writer_(storage_, {mesh.rank(), mesh.size(), job.run.checkpoint.keep}, exchange_),
       stop_(mesh.control()) {
@@ -159,7 +159,7 @@ void Trainer::resume_latest() {
       open_latest(storage_, job_.run.checkpoint.fallback, mesh_.rank(), mesh_.size(), exchange_);
   for (const std::string& skipped : latest.skipped) log_.warning("skipped: ", skipped);
   if (!latest.reader) {
-    log_.info("no checkpoint in ", job_.run_dir, " yet: starting at step 0");
+    log_.info("no checkpoint in ", job_.folder->checkpoints, " yet: starting at step 0");
     return;
   }
   const Manifest& manifest = latest.reader->manifest();

@@ -44,6 +44,7 @@ struct LogStatistics {
   // Hexadecimal, of the item's vocabulary and of every user's items and times, in the order of the
   // files; empty in logs that were built before they were kept.
   std::string items_digest, histories_digest;
+  std::map<std::string, std::string> column_digests;  // of each further column's values, likewise
   LengthStatistics length;
   std::map<std::string, VocabularyStatistics> vocabularies;  // by column, "item" always
   std::vector<std::string> categorical, dense, labels;       // further per-event columns

@@ -48,6 +48,7 @@ void fields(V& v, LogStatistics& x) {
   v("last_time", x.last_time, "of an event, seconds since 1970");
   v("items_digest", x.items_digest, "of the items' names, in the order of their ids");
   v("histories_digest", x.histories_digest, "of every user's items and times");
+  v("column_digests", x.column_digests, "of each further column's values, event by event");
   v("length", x.length, "how long the users' sequences are");
   v("vocabularies", x.vocabularies, "categorical columns; item always");
   v("categorical", x.categorical, "further categorical columns of an event");

@@ -150,6 +150,36 @@ TEST(Build, TheDigestsTellLogsOfEqualCountsApart) {
   }
 }
 
+TEST(Build, ADigestOfEachFurtherColumnTellsItsValuesApart) {
+  const auto built = [](const std::string& rows) {
+    TemporaryFolder folder;
+    write_file(folder / "log.csv", "user,item,time,kind,price,clicked\n" + rows);
+    BuildOptions options = options_for(folder, folder / "log.csv");
+    options.labels = {"clicked"};
+    const LogStatistics made = build_log(options);
+    EXPECT_EQ(read_log_statistics(folder / "out"), made);
+    return made;
+  };
+  const LogStatistics first = built("u,a,1,x,1,0\nu,b,2,y,2,1\nv,b,3,x,3,0\n");
+  ASSERT_EQ(first.column_digests.size(), 3u);
+  for (const auto& [column, digest] : first.column_digests) EXPECT_EQ(digest.size(), 16u) << column;
+  EXPECT_EQ(built("v,b,3,x,3,0\nu,a,1,x,1,0\nu,b,2,y,2,1\n").column_digests.at("clicked"),
+            built("v,b,3,y,3,0\nu,a,1,x,1,0\nu,b,2,y,2,1\n").column_digests.at("clicked"));
+  const std::pair<const char*, const char*> others[] = {
+      {"kind", "u,a,1,y,1,0\nu,b,2,x,2,1\nv,b,3,y,3,0\n"},  // only the names
+      {"kind", "u,a,1,x,1,0\nu,b,2,x,2,1\nv,b,3,y,3,0\n"},  // only the values
+      {"kind", "u,a,1,x,1,0\nu,b,2,,2,1\nv,b,3,x,3,0\n"},
+      {"price", "u,a,1,x,1.5,0\nu,b,2,y,2,1\nv,b,3,x,3,0\n"},
+      {"clicked", "u,a,1,x,1,1\nu,b,2,y,2,0\nv,b,3,x,3,0\n"}};
+  for (const auto& [column, rows] : others) {
+    const LogStatistics other = built(rows);
+    EXPECT_EQ(other.items_digest, first.items_digest) << rows;
+    EXPECT_EQ(other.histories_digest, first.histories_digest) << rows;
+    for (const auto& [name, digest] : other.column_digests)
+      EXPECT_EQ(digest != first.column_digests.at(name), name == column) << name << '\n' << rows;
+  }
+}
+
 TEST(Build, TimeUnitsOrderByTheWholeValueAndKeepSeconds) {
   const std::pair<TimeUnit, const char*> logs[] = {
       {TimeUnit::kSeconds, "u,b,7.25\nu,a,7.125\nu,c,-0.5\n"},

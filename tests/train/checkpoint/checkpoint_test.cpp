@@ -168,6 +168,17 @@ TEST(Checkpoint, ErrorsNameTheTensor) {
               HasSubstr("23 rows of 12 bytes"));
 }
 
+// A run would take it for a later one than it is, and its own later saves for older.
+TEST(Checkpoint, AnotherStepsNameIsRefused) {
+  const Scratch scratch;
+  const auto storage = std::shared_ptr(open_storage(scratch.path()));
+  save(*storage, 1, 2, 0);
+  fs::rename(scratch.path("step-00000001"), scratch.path("step-00000900"));
+  const std::string error = error_of([&] { open_latest(storage, false); });
+  EXPECT_THAT(error, HasSubstr("step-00000900 holds the checkpoint of step 1"));
+  EXPECT_THAT(error, HasSubstr("its name should be step-00000001"));
+}
+
 TEST(Checkpoint, RowsMissingOrDoubledAreNotCommitted) {
   const Scratch scratch;
   const auto storage = open_storage(scratch.path());

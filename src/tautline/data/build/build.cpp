@@ -9,11 +9,15 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <xxhash.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/data/build/baselines.h"
 #include "tautline/data/build/columns.h"
+#include "tautline/data/build/decode.h"
 #include "tautline/data/build/events.h"
+#include "tautline/data/build/log_files.h"
 #include "tautline/data/build/prefetched.h"
 #include "tautline/data/build/shard.h"
 #include "tautline/data/build/spill.h"
@@ -32,6 +36,20 @@ int thread_count(int wish) {
   return wish > 0 ? wish : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+/// The built log has a column, and of a category a file, of that name.
+void check_further_name(const std::string& name) {
+  constexpr size_t kLongest = 200;  // of a file's name 255 bytes are allowed
+  const std::set<std::string> own = {"user", "length", "item", "time"};
+  if (own.count(name))
+    throw user_error("a further column cannot be called '", excerpt(name),
+                     "': the built log has a column of that name already");
+  const char* wrong = name.find('/') != name.npos ? "has a '/' in its name"
+                      : name.size() > kLongest    ? "has a name of more than 200 bytes"
+                      : !is_utf8(name)            ? "has a name that is not UTF-8"
+                                                  : nullptr;
+  if (wrong) throw user_error("the column '", excerpt(name), "' ", wrong, "; rename it in the log");
+}
+
 /// What the options say about columns, with each further name used once and none of the log's own.
 LogColumns event_columns(const BuildOptions& options) {
   LogColumns columns;
@@ -47,18 +65,29 @@ LogColumns event_columns(const BuildOptions& options) {
     columns.categorical.insert(columns.categorical.begin(), options.action);
   if (!options.rating.empty()) columns.dense.insert(columns.dense.begin(), options.rating);
   columns.dense.insert(columns.dense.end(), options.labels.begin(), options.labels.end());
-  const std::set<std::string> own = {"user", "length", "item", "time"};
+  columns.labels = options.labels.size();
   std::set<std::string> seen;
   for (const auto* names : {&columns.categorical, &columns.dense})
     for (const std::string& name : *names) {
-      if (own.count(name))
-        throw user_error("a further column cannot be called '", name,
-                         "': the built log has a column of that name already");
-      if (name.find('/') != name.npos)  // its vocabulary's file would lie elsewhere
-        throw user_error("the column '", name, "' has a '/' in its name; rename it in the log");
-      if (!seen.insert(name).second) throw user_error("the column '", name, "' is asked for twice");
+      check_further_name(name);
+      if (!seen.insert(name).second)
+        throw user_error("the column '", excerpt(name), "' is asked for twice");
     }
   return columns;
+}
+
+/// A log inside OUT would go with what OUT holds (part-00000.parquet is how others call theirs too).
+void check_apart(const std::vector<Location>& files, const Location& out) {
+  const auto path_of = [](const Location& place) {
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::weakly_canonical(place.path, error);
+    return place.local && !error ? real.string() : place.path;
+  };
+  const std::string folder = path_of(out) + "/";
+  for (const Location& file : files)
+    if (file.filesystem->Equals(*out.filesystem) && path_of(file).starts_with(folder))
+      throw user_error("the log ", file.text, " lies in ", out.text,
+                       ", where the built log is to be written; name another folder");
 }
 
 /// From the stored size: how many partitions keep each below the limit. A wrong guess costs a
@@ -148,6 +177,21 @@ std::string hexadecimal(uint64_t digest) {
   return text;
 }
 
+/// Of a categorical column the values are ids, which mean what its vocabulary says.
+std::map<std::string, std::string> column_digests(const ShardSchema& schema,
+                                                  const std::vector<uint64_t>& vocabularies,
+                                                  const ShardSummary& written) {
+  std::map<std::string, std::string> out;
+  size_t column = 0;
+  for (size_t c = 1; c < schema.ids.size(); ++c) {
+    const uint64_t values = written.column_digests[column++];
+    out[schema.ids[c]] = hexadecimal(XXH3_64bits_withSeed(&values, sizeof values, vocabularies[c]));
+  }
+  for (const std::string& name : schema.dense)
+    out[name] = hexadecimal(written.column_digests[column++]);
+  return out;
+}
+
 std::string log_name(const Location& log) {
   const std::string file = log.path.substr(log.path.rfind('/') + 1);
   return file.substr(0, file.find('.'));
@@ -156,7 +200,8 @@ std::string log_name(const Location& log) {
 LogStatistics statistics_of(const BuildOptions& options, const LogColumns& columns,
                             const ShardSummary& shape, int64_t shards) {
   LogStatistics statistics;
-  statistics.name = options.name.empty() ? log_name(open_filesystem(options.log)) : options.name;
+  statistics.name =
+      excerpt(options.name.empty() ? log_name(open_filesystem(options.log)) : options.name);
   statistics.format = kFormatVersion;
   statistics.users = shape.users;
   statistics.events = shape.events;
@@ -190,7 +235,13 @@ std::map<std::string, BaselineMetrics> baselines_of(const BuildOptions& options,
 
 std::string scratch_parent(const BuildOptions& options, const Location& out) {
   if (!options.scratch.empty()) return options.scratch;
-  return out.local ? out.path : std::filesystem::temp_directory_path().string();
+  if (out.local) return out.path;
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error)
+    throw user_error("there is no folder for temporary files: ", error.message(),
+                     "; --scratch names one");
+  return temporary.string();
 }
 
 }  // namespace
@@ -200,7 +251,8 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogColumns columns = event_columns(options);
   const Location log = open_filesystem(options.log);
   const std::vector<Location> files = log_files(log);
-  choose_usual_columns(columns, files.front());
+  check_apart(files, open_filesystem(options.out));
+  choose_usual_columns(columns, log, files);
   LogFolder folder(options.out, options.overwrite);
   const ScratchFolder scratch(scratch_parent(options, folder.location()));
   ShardSchema schema;
@@ -222,13 +274,13 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
 
   FinalIds ids;
   std::map<std::string, VocabularyStatistics> vocabularies;
-  std::string items_digest;
+  std::vector<uint64_t> digests;  // of the vocabularies
   std::vector<Vocabulary> counted = reading.take_vocabularies();
   for (size_t c = 0; c < schema.ids.size(); ++c) {
     const Vocabulary vocabulary = std::move(counted[c]);  // its texts go as soon as written
     vocabulary.write(folder.vocabulary(schema.ids[c]));
     vocabularies[schema.ids[c]] = vocabulary_statistics(vocabulary.sorted_counts());
-    if (c == 0) items_digest = hexadecimal(vocabulary.digest());
+    digests.push_back(vocabulary.digest());
     ids.push_back(vocabulary.final_ids());
   }
   const ShardSummary written =
@@ -241,7 +293,8 @@ LogStatistics build_log(const BuildOptions& options, const BuildProgressFunction
   LogStatistics statistics =
       statistics_of(options, columns, written, static_cast<int64_t>(partitions.size()));
   statistics.vocabularies = std::move(vocabularies);
-  statistics.items_digest = items_digest;
+  statistics.items_digest = hexadecimal(digests[0]);
+  statistics.column_digests = column_digests(schema, digests, written);
   if (options.baselines) statistics.baselines = baselines_of(options, statistics, folder, progress);
   folder.finish(statistics);
   return statistics;

@@ -1,10 +1,12 @@
 #include "tautline/data/build/columns.h"
 
+#include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/nearest.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/data/build/delimited_text.h"
@@ -40,7 +42,7 @@ std::string usual(const char* role, const std::vector<std::string>& usual_names,
     for (const std::string& name : names)
       if (normal(name) == wanted) return name;
   throw user_error(file.text, ": no column is called as a ", role, " usually is; name it with --",
-                   role, " (columns: ", joined(names), ")", another_delimiter(names));
+                   role, " (columns: ", excerpts(names), ")", another_delimiter(names));
 }
 
 }  // namespace
@@ -56,30 +58,34 @@ std::string another_delimiter(const std::vector<std::string>& names) {
 std::vector<std::string> column_names(const Location& file, char delimiter) {
   if (!is_parquet(file)) {
     const std::string line = first_text_line(file);
+    if (line.empty()) return {};
     return split_line(line, choose_delimiter(delimiter, file.path, line));
   }
   auto input = unwrap(file.filesystem->OpenInputFile(file.path), "cannot open ", file.text);
+  parquet::arrow::FileReaderBuilder builder;
+  check(builder.Open(input), file.text, " is cut short or not Parquet");
   std::vector<std::string> names;
-  try {
-    const auto reader = parquet::ParquetFileReader::Open(input);
-    const auto* root = reader->metadata()->schema()->group_node();
-    for (int i = 0; i < root->field_count(); ++i) names.push_back(root->field(i)->name());
-  } catch (const parquet::ParquetException& error) {
-    throw user_error(file.text, " is cut short or not Parquet: ", error.what());
-  }
+  const auto* root = builder.raw_reader()->metadata()->schema()->group_node();
+  for (int i = 0; i < root->field_count(); ++i) names.push_back(root->field(i)->name());
   return names;
 }
 
-void choose_usual_columns(LogColumns& columns, const Location& file) {
+void choose_usual_columns(LogColumns& columns, const Location& log,
+                          const std::vector<Location>& files) {
   if (!columns.user.empty() && !columns.item.empty() && !columns.time.empty()) return;
   if (!columns.header)
-    throw user_error(file.text,
+    throw user_error(log.text,
                      " is read without a header: --user, --item and --time must give "
                      "the numbers of their columns, from 1");
-  const std::vector<std::string> names = column_names(file, columns.delimiter);
-  if (columns.user.empty()) columns.user = usual("user", kUsers, names, file);
-  if (columns.item.empty()) columns.item = usual("item", kItems, names, file);
-  if (columns.time.empty()) columns.time = usual("time", kTimes, names, file);
+  for (const Location& file : files) {
+    const std::vector<std::string> names = column_names(file, columns.delimiter);
+    if (names.empty()) continue;
+    if (columns.user.empty()) columns.user = usual("user", kUsers, names, file);
+    if (columns.item.empty()) columns.item = usual("item", kItems, names, file);
+    if (columns.time.empty()) columns.time = usual("time", kTimes, names, file);
+    return;
+  }
+  throw user_error(log.text, " holds no events");
 }
 
 }  // namespace tautline::data

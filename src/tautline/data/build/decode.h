@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tautline/data/build/build.h"
 
@@ -18,12 +19,20 @@ int64_t parse_ticks(std::string_view text, TimeUnit unit, const std::string& col
                     const Place& where);
 int64_t ticks_from_integer(int64_t value, TimeUnit unit, const std::string& column,
                            const Place& where);
+int64_t ticks_from_unsigned(uint64_t value, TimeUnit unit, const std::string& column,
+                            const Place& where);
 int64_t ticks_from_number(double value, TimeUnit unit, const std::string& column,
                           const Place& where);
 
-/// A dense column or label. Errors: empty, text, NaN.
+/// A dense column or label; what is nearer to 0 than a float can be is 0. Errors: empty, text, NaN,
+/// finite and beyond a float.
 float parse_dense(std::string_view text, const std::string& column, const Place& where);
-float checked_dense(float value, const std::string& column, const Place& where);
+float checked_dense(double value, const std::string& column, const Place& where);
+/// Of a label's column, after it was read: every value is 0 or 1. Errors: the first that is not.
+void check_labels(const std::vector<float>& values, const std::string& column,
+                  const std::function<std::string(int64_t row)>& where);
+
+bool is_utf8(std::string_view text);
 
 /// A user or item: not empty, valid UTF-8. A categorical column: valid UTF-8, may be empty.
 void check_token(std::string_view token, bool may_be_empty, const std::string& column,

@@ -9,6 +9,7 @@
 #include <arrow/type.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/nearest.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/data/build/columns.h"
@@ -32,17 +33,17 @@ std::vector<size_t> column_positions(const Location& file, const LogColumns& col
           std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
       const size_t position = number ? std::stoul(name) : 0;
       if (position < 1 || position > fields.size())
-        throw user_error(file.text, " is read without a header: column '", name,
+        throw user_error(file.text, " is read without a header: column '", excerpt(name),
                          "' must be a number from 1 to ", fields.size());
       positions.push_back(position - 1);
       continue;
     }
     const auto found = std::find(fields.begin(), fields.end(), name);
     if (found == fields.end())
-      throw user_error(file.text, ", line 1: there is no column '", name, "'",
+      throw user_error(file.text, ", line 1: there is no column '", excerpt(name), "'",
                        suggestion(name, fields), another_delimiter(fields));
     if (std::find(found + 1, fields.end(), name) != fields.end())
-      throw user_error(file.text, ", line 1: two columns are called '", name, "'");
+      throw user_error(file.text, ", line 1: two columns are called '", excerpt(name), "'");
     positions.push_back(static_cast<size_t>(found - fields.begin()));
   }
   return positions;
@@ -64,12 +65,10 @@ class DelimitedSource : public EventSource {
     const std::string first = first_text_line(file);
     delimiter_ = choose_delimiter(columns.delimiter, file.path, first);
     const std::vector<std::string> fields = split_line(first, delimiter_);
-    if (first.empty()) {
-      if (holds_text(file)) throw user_error(file.text, ": line 1 is empty; remove it");
-      return;  // no events
-    }
+    if (first.empty()) return;  // no events
     const std::vector<size_t> positions = column_positions(file, columns, fields);
     stream_ = open_text(file);
+    if (columns.header) skip_first_line(stream_, file);  // by Arrow it would have to fit a block
     open_reader(fields.size(), positions);
   }
 
@@ -95,7 +94,6 @@ class DelimitedSource : public EventSource {
     auto read = arrow::csv::ReadOptions::Defaults();
     read.use_threads = false;
     read.block_size = kLongestLine;
-    read.skip_rows = columns_.header ? 1 : 0;
     auto convert = arrow::csv::ConvertOptions::Defaults();
     // Columns go by position: names could repeat.
     for (size_t i = 0; i < field_count; ++i) read.column_names.push_back(std::to_string(i));
@@ -119,7 +117,7 @@ class DelimitedSource : public EventSource {
         bad->expected = row.expected_columns;
         bad->actual = row.actual_columns;
         bad->number = row.number;
-        bad->text = std::string(row.text.substr(0, 80));
+        bad->text = excerpt(row.text);
       }
       return arrow::csv::InvalidRowResult::Error;
     };
@@ -142,9 +140,9 @@ class DelimitedSource : public EventSource {
                        "doubled");
     if (bad_->seen) {
       const int64_t line =
-          bad_->number > 0 ? line_of_record(file_, delimiter_, bad_->number - 1) : 0;
+          bad_->number > 0 ? line_of_record(file_, delimiter_, record(bad_->number - 1)) : 0;
       throw user_error(file_.text, ", line ", line, ": ", bad_->actual, " fields instead of ",
-                       bad_->expected, ": ", bad_->text);
+                       bad_->expected, ": '", bad_->text, "'");
     }
     if (status.message().find("straddl") != std::string::npos)  // Arrow's word for it
       throw user_error(where(0), " or below: a line is longer than ", kLongestLine >> 10, " KiB");
@@ -152,9 +150,12 @@ class DelimitedSource : public EventSource {
                      " events: ", first_line(status));
   }
 
+  /// Of an event, counted in the file.
+  int64_t record(int64_t event) const { return event + (columns_.header ? 1 : 0); }
+
   std::string where(int64_t row) const {
-    const int64_t record = rows_before_ + row + (columns_.header ? 1 : 0);
-    return file_.text + ", line " + std::to_string(line_of_record(file_, delimiter_, record));
+    const int64_t line = line_of_record(file_, delimiter_, record(rows_before_ + row));
+    return file_.text + ", line " + std::to_string(line);
   }
 
   const arrow::BinaryArray& column(const arrow::RecordBatch& rows, size_t wanted) const {
@@ -191,6 +192,8 @@ class DelimitedSource : public EventSource {
       for (int64_t row = 0; row < batch.rows; ++row)
         batch.dense[d][static_cast<size_t>(row)] =
             parse_dense(values.GetView(row), columns_.dense[d], [&] { return where(row); });
+      if (columns_.is_label(d))
+        check_labels(batch.dense[d], columns_.dense[d], [&](int64_t row) { return where(row); });
     }
   }
 

@@ -24,11 +24,12 @@ struct TextStream {
 };
 TextStream open_text(const Location& file);
 
-/// The first line without its end and without a byte order mark; empty for an empty file.
+/// The first line without its end and without a byte order mark; empty for a file without text.
+/// Errors: a first line that is empty, what is no text in UTF-8, or whose lines end with CR only.
 std::string first_text_line(const Location& file);
 
-/// Anything but blanks, line ends and a byte order mark?
-bool holds_text(const Location& file);
+/// Goes on after the first line, or at the end if there is but one.
+void skip_first_line(TextStream& stream, const Location& file);
 
 /// Fields of one line; quotes as in RFC 4180.
 std::vector<std::string> split_line(std::string_view line, char delimiter);

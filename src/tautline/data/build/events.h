@@ -17,12 +17,14 @@ struct LogColumns {
   std::string user, item, time;
   std::vector<std::string> categorical;  // action among them
   std::vector<std::string> dense;        // rating, dense, labels
+  size_t labels = 0;                     // so many of `dense`, the last ones, are 0 or 1
   TimeUnit time_unit = TimeUnit::kSeconds;
   char delimiter = 0;
   bool header = true;
 
   /// user, item, time, categorical..., dense...
   std::vector<std::string> all() const;
+  bool is_label(size_t of_dense) const { return of_dense + labels >= dense.size(); }
 };
 
 /// Ticks of EventBatch::ticks in one second: microseconds, or nanoseconds where the log has them.
@@ -51,10 +53,5 @@ std::unique_ptr<EventSource> open_parquet(const Location& file, const LogColumns
 /// By the file's first bytes (Parquet's magic) or its extension.
 bool is_parquet(const Location& file);
 std::unique_ptr<EventSource> open_events(const Location& file, const LogColumns& columns);
-
-/// A file alone, or all files in a folder and its folders, sorted by path; names that begin with
-/// '.' or '_' are left out.
-std::vector<Location> log_files(const Location& log);
-int64_t file_size(const Location& file);
 
 }  // namespace tautline::data

@@ -9,12 +9,14 @@
 #include <arrow/array.h>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
+#include <arrow/util/float16.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 #include <parquet/schema.h>
 
 #include "tautline/base/error.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/nearest.h"
 #include "tautline/data/arrow_status.h"
 #include "tautline/data/build/decode.h"
@@ -75,6 +77,11 @@ bool visit_numbers(const arrow::Array& array, F&& visit) {
     case arrow::Type::DOUBLE:
       visit_rows<arrow::DoubleArray>(array, visit);
       return true;
+    case arrow::Type::HALF_FLOAT:
+      visit_rows<arrow::HalfFloatArray>(array, [&](int64_t row, bool null, uint16_t bits) {
+        visit(row, null, arrow::util::Float16::FromBits(bits).ToFloat());
+      });
+      return true;
     case arrow::Type::BOOL:
       visit_rows<arrow::BooleanArray>(array, visit);
       return true;
@@ -98,6 +105,8 @@ bool tokens_of(const std::shared_ptr<arrow::Array>& array, std::vector<std::stri
   out.assign(static_cast<size_t>(array->length()), {});
   owners.push_back(array);
   switch (array->type_id()) {
+    case arrow::Type::NA:  // nothing but nulls
+      return true;
     case arrow::Type::STRING:
     case arrow::Type::BINARY:
       view_texts<arrow::BinaryArray>(*array, out);
@@ -204,16 +213,31 @@ class ParquetSource : public EventSource {
     std::vector<std::string> names;
     for (int i = 0; i < schema->group_node()->field_count(); ++i)
       names.push_back(schema->group_node()->field(i)->name());
-    for (const std::string& name : columns_.all()) {
-      if (std::find(names.begin(), names.end(), name) == names.end())
-        throw user_error(file_.text, ": there is no column '", name, "'", suggestion(name, names));
-      const int leaf = schema->ColumnIndex(name);
-      if (leaf < 0)
-        throw user_error(file_.text, ": column '", name, "' is nested; events are flat");
-      leaves_.push_back(leaf);
-    }
+    std::vector<int> wanted;
+    for (const std::string& name : columns_.all()) wanted.push_back(leaf_of(*schema, names, name));
+    leaves_ = wanted;
     std::sort(leaves_.begin(), leaves_.end());
     leaves_.erase(std::unique(leaves_.begin(), leaves_.end()), leaves_.end());
+    for (const int leaf : wanted)  // a batch has the leaves in their order
+      index_.push_back(static_cast<int>(std::lower_bound(leaves_.begin(), leaves_.end(), leaf) -
+                                        leaves_.begin()));
+  }
+
+  int leaf_of(const parquet::SchemaDescriptor& schema, const std::vector<std::string>& names,
+              const std::string& name) const {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end())
+      throw user_error(file_.text, ": there is no column '", excerpt(name), "'",
+                       suggestion(name, names));
+    if (std::find(found + 1, names.end(), name) != names.end())
+      throw user_error(file_.text, ": two columns are called '", excerpt(name), "'");
+    const auto& field = schema.group_node()->field(static_cast<int>(found - names.begin()));
+    if (field->is_group() || field->is_repeated())
+      throw user_error(file_.text, ": column '", excerpt(name), "' is nested; events are flat");
+    for (int leaf = 0; leaf < schema.num_columns(); ++leaf)
+      if (schema.GetColumnRoot(leaf) == field.get()) return leaf;
+    TAUTLINE_INVARIANT(false, "the column " << name << " has no leaf");
+    return -1;
   }
 
   bool open_group() {
@@ -231,21 +255,26 @@ class ParquetSource : public EventSource {
 
   [[noreturn]] void wrong_type(const std::string& name, const arrow::DataType& type,
                                const char* expected) const {
-    throw user_error(file_.text, ": column '", name, "' is ", type.ToString(), "; ", expected);
+    throw user_error(file_.text, ": column '", excerpt(name), "' is of the type ",
+                     excerpt(type.ToString()), "; ", expected);
   }
 
-  void tokens(const arrow::RecordBatch& rows, const std::string& name, bool may_be_empty,
-              EventBatch& batch, std::vector<std::string_view>& out) const {
-    const auto array = rows.GetColumnByName(name);
+  std::shared_ptr<arrow::Array> column(const arrow::RecordBatch& rows, size_t wanted) const {
+    return rows.column(index_[wanted]);
+  }
+
+  void tokens(const arrow::RecordBatch& rows, size_t wanted, const std::string& name,
+              bool may_be_empty, EventBatch& batch, std::vector<std::string_view>& out) const {
+    const auto array = column(rows, wanted);
     if (!tokens_of(array, out, batch.owners))
-      wrong_type(name, *array->type(), "tokens are text, integers or booleans");
+      wrong_type(name, *array->type(), "tokens are text, integers or booleans: cast it to text");
     for (size_t row = 0; row < out.size(); ++row)
       check_token(out[row], may_be_empty, name, [&] { return where(static_cast<int64_t>(row)); });
   }
 
-  void times(const arrow::RecordBatch& rows, EventBatch& batch) const {
+  void times(const arrow::RecordBatch& rows, size_t wanted, EventBatch& batch) const {
     const std::string& name = columns_.time;
-    std::shared_ptr<arrow::Array> array = rows.GetColumnByName(name);
+    std::shared_ptr<arrow::Array> array = column(rows, wanted);
     TimeUnit unit = columns_.time_unit;
     if (array->type_id() == arrow::Type::TIMESTAMP) {
       unit = unit_of(*array->type());
@@ -254,14 +283,12 @@ class ParquetSource : public EventSource {
     batch.ticks.resize(static_cast<size_t>(batch.rows));
     const auto one = [&](int64_t row, bool null, auto value) {
       const Place place = [&] { return where(row); };
-      if (null) throw user_error(place(), ", column '", name, "': the time is null");
+      if (null) throw user_error(place(), ", column '", excerpt(name), "': the time is null");
       int64_t& ticks = batch.ticks[static_cast<size_t>(row)];
-      if constexpr (std::is_unsigned_v<decltype(value)>) {
-        if (uint64_t{value} > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-          throw user_error(place(), ", column '", name, "': ", value, " is out of range");
-      }
-      if constexpr (std::is_integral_v<decltype(value)>)
-        ticks = ticks_from_integer(static_cast<int64_t>(value), unit, name, place);
+      if constexpr (std::is_unsigned_v<decltype(value)>)
+        ticks = ticks_from_unsigned(value, unit, name, place);
+      else if constexpr (std::is_integral_v<decltype(value)>)
+        ticks = ticks_from_integer(value, unit, name, place);
       else
         ticks = ticks_from_number(static_cast<double>(value), unit, name, place);
       // A timestamp column may be finer or coarser than --time-unit; one of the two divides the other.
@@ -269,7 +296,8 @@ class ParquetSource : public EventSource {
       if (from > to)
         ticks = ticks / (from / to) - (ticks % (from / to) < 0);
       else if (__builtin_mul_overflow(ticks, to / from, &ticks))
-        throw user_error(place(), ", column '", name, "': the time does not fit into nanoseconds");
+        throw user_error(place(), ", column '", excerpt(name),
+                         "': the time does not fit into nanoseconds");
     };
     if (array->type_id() == arrow::Type::BOOL || !visit_numbers(*array, one)) {
       const bool text =
@@ -277,35 +305,40 @@ class ParquetSource : public EventSource {
       wrong_type(name, *array->type(),
                  text ? "these are timestamps as text; times must be numbers since 1970 or of "
                         "Parquet's timestamp type"
-                      : "times must be numbers since 1970 or of Parquet's timestamp type");
+                      : "times must be numbers since 1970 or of Parquet's timestamp type: cast it");
     }
   }
 
-  void dense(const arrow::RecordBatch& rows, const std::string& name,
+  void dense(const arrow::RecordBatch& rows, size_t wanted, const std::string& name,
              std::vector<float>& out) const {
-    const auto array = rows.GetColumnByName(name);
+    const auto array = column(rows, wanted);
     out.resize(static_cast<size_t>(rows.num_rows()));
     const bool numbers = visit_numbers(*array, [&](int64_t row, bool null, auto value) {
       if (null)
-        throw user_error(where(row), ", column '", name,
+        throw user_error(where(row), ", column '", excerpt(name),
                          "': the value is null; fill it, or leave the column out");
       out[static_cast<size_t>(row)] =
-          checked_dense(static_cast<float>(value), name, [&] { return where(row); });
+          checked_dense(static_cast<double>(value), name, [&] { return where(row); });
     });
-    if (!numbers) wrong_type(name, *array->type(), "a number is expected");
+    if (!numbers)
+      wrong_type(name, *array->type(), "a number is expected: integer, float, double or boolean");
   }
 
   void decode(const arrow::RecordBatch& rows, EventBatch& batch) const {
     batch.rows = rows.num_rows();
-    tokens(rows, columns_.user, false, batch, batch.user);
-    tokens(rows, columns_.item, false, batch, batch.item);
-    times(rows, batch);
+    size_t wanted = 0;
+    tokens(rows, wanted++, columns_.user, false, batch, batch.user);
+    tokens(rows, wanted++, columns_.item, false, batch, batch.item);
+    times(rows, wanted++, batch);
     batch.categorical.resize(columns_.categorical.size());
     for (size_t c = 0; c < columns_.categorical.size(); ++c)
-      tokens(rows, columns_.categorical[c], true, batch, batch.categorical[c]);
+      tokens(rows, wanted++, columns_.categorical[c], true, batch, batch.categorical[c]);
     batch.dense.resize(columns_.dense.size());
-    for (size_t d = 0; d < columns_.dense.size(); ++d)
-      dense(rows, columns_.dense[d], batch.dense[d]);
+    for (size_t d = 0; d < columns_.dense.size(); ++d) {
+      dense(rows, wanted++, columns_.dense[d], batch.dense[d]);
+      if (columns_.is_label(d))
+        check_labels(batch.dense[d], columns_.dense[d], [&](int64_t row) { return where(row); });
+    }
   }
 
   Location file_;
@@ -313,6 +346,7 @@ class ParquetSource : public EventSource {
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;  // of the row group being read
   std::vector<int> leaves_;
+  std::vector<int> index_;  // of each wanted column among the leaves
   int groups_ = 0, group_ = -1;
   int64_t rows_ = 0, row_in_group_ = 0;
   std::atomic<int64_t> read_{0};

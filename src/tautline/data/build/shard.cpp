@@ -173,11 +173,30 @@ uint64_t digest_of(const Events& events, const ShardSchema& schema) {
   return digest;
 }
 
+/// In the order in which the values are written.
+template <class T>
+uint64_t digest_of_column(const std::vector<T>& values, const std::vector<int64_t>& order) {
+  constexpr size_t kAtOnce = 4096;
+  uint64_t digest = 0;
+  std::vector<T> some;
+  for (size_t from = 0; from < order.size(); from += kAtOnce) {
+    some.clear();
+    for (size_t i = from; i < std::min(order.size(), from + kAtOnce); ++i)
+      some.push_back(values[static_cast<size_t>(order[i])]);
+    digest = XXH3_64bits_withSeed(some.data(), some.size() * sizeof(T), digest);
+  }
+  return digest;
+}
+
 ShardSummary shape_of(const Events& events, const ShardSchema& schema) {
   ShardSummary shape;
   shape.users = events.users.size();
   shape.events = static_cast<int64_t>(events.user.size());
   shape.digest = digest_of(events, schema);
+  for (size_t c = 1; c < events.ids.size(); ++c)
+    shape.column_digests.push_back(digest_of_column(events.ids[c], events.order));
+  for (const auto& column : events.dense)
+    shape.column_digests.push_back(digest_of_column(column, events.order));
   for (size_t u = 0; u + 1 < events.begin.size(); ++u)
     shape.lengths.add(events.begin[u + 1] - events.begin[u]);
   for (int64_t ticks : events.ticks) {

@@ -80,6 +80,10 @@ void ShardSummary::merge(const ShardSummary& other) {
   common_times += other.common_times;
   lengths.merge(other.lengths);
   digest = XXH3_64bits_withSeed(&other.digest, sizeof other.digest, digest);
+  column_digests.resize(other.column_digests.size(), 0);
+  for (size_t c = 0; c < column_digests.size(); ++c)
+    column_digests[c] =
+        XXH3_64bits_withSeed(&other.column_digests[c], sizeof(uint64_t), column_digests[c]);
 }
 
 VocabularyStatistics vocabulary_statistics(const std::vector<int64_t>& counts) {

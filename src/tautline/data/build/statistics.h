@@ -35,8 +35,9 @@ struct ShardSummary {
   int64_t last_time = std::numeric_limits<int64_t>::min();
   int64_t common_times = 0;  // events at ShardSchema::common_ticks
   LengthHistogram lengths;
-  uint64_t digest = 0;  // of the users' names, items and times
-  /// `other` follows this one: the digest depends on the order.
+  uint64_t digest = 0;                   // of the users' names, items and times
+  std::vector<uint64_t> column_digests;  // of each further column's values: categorical, dense
+  /// `other` follows this one: the digests depend on the order.
   void merge(const ShardSummary& other);
 };
 

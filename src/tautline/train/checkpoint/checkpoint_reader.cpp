@@ -88,6 +88,9 @@ CheckpointReader::CheckpointReader(std::shared_ptr<Storage> storage, const std::
     : storage_(std::move(storage)), folder_(name) {
   const auto file = storage_->open(folder_ + "/manifest.json");
   manifest_ = manifest_from_text(read_all(*file), file->name());
+  if (step_name(manifest_.step) != folder_)
+    throw user_error(storage_->path_of(folder_), " holds the checkpoint of step ", manifest_.step,
+                     ": it was renamed or copied; its name should be ", step_name(manifest_.step));
   check_complete(manifest_, storage_->path_of(folder_));
   for (size_t f = 0; f < manifest_.files.size(); ++f)
     for (const TensorEntry& entry : manifest_.files[f].tensors) {
