@@ -24,7 +24,7 @@ def test_a_stopped_launcher_goes_on(number, log, tmp_path):
         kill(job.process.pid, number)
         assert wait_until(lambda: state(job.process.pid) == "T", job, 5)
         if number == signal.SIGTSTP:  # as a shell's: the ranks are not left to run without it
-            assert all(state(pid) == "T" for pid in ranks)
+            assert wait_until(lambda: all(state(pid) == "T" for pid in ranks), job, 5)
         time.sleep(SECONDS)
         assert all(alive(pid) for pid in ranks), job.errors()
         kill(job.process.pid, signal.SIGCONT)

@@ -3,11 +3,14 @@
 // first line.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include <arrow/result.h>
 #include <arrow/status.h>
+#include <arrow/util/io_util.h>
 
 #include "tautline/base/error.h"
 #include "tautline/base/excerpt.h"
@@ -19,7 +22,10 @@ inline std::string first_line(const arrow::Status& status) {
   std::string text = status.ToString();
   const std::string kind = status.CodeAsString() + ": ";
   if (text.starts_with(kind)) text.erase(0, kind.size());
-  return excerpt(text.substr(0, text.find('\n')), 1024);  // it may hold a path
+  text.resize(std::min(text.size(), text.find('\n')));
+  constexpr size_t kMost = 1024;  // it may hold a path
+  const int reason = arrow::internal::ErrnoFromStatus(status);
+  return reason != 0 && text.size() > kMost ? std::strerror(reason) : excerpt(text, kMost);
 }
 
 /// check(file->Close(), "cannot close ", path): throws UserError("cannot close PATH: ...").
