@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tautline/base/shortened.h"
+#include "tautline/base/excerpt.h"
 #include "tautline/base/text_table.h"
 
 namespace tautline {
+
+namespace {
+constexpr size_t kQuotedBytes = 160;  // of a key or a value in a message
+}
 
 const Where* Provenance::find(const std::string& path) const {
   const auto place = places_.find(path);
@@ -29,7 +33,7 @@ namespace config_detail {
 namespace {
 
 std::string named(const std::string& path) {
-  return path.empty() ? std::string("the document") : "'" + shortened(path) + "'";
+  return path.empty() ? std::string("the document") : "'" + excerpt(path, kQuotedBytes) + "'";
 }
 
 const std::string& scalar(const YamlNode& node, const std::string& path,
@@ -96,8 +100,8 @@ size_t read_choice(const YamlNode& node, const std::string& path,
   const std::string& text = scalar(node, path, "one of " + joined(names));
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end())
-    throw user_error(node.where.text(), ": ", named(path), " cannot be '", shortened(text), "'",
-                     choice_suggestion(text, names));
+    throw user_error(node.where.text(), ": ", named(path), " cannot be '",
+                     excerpt(text, kQuotedBytes), "'", choice_suggestion(text, names));
   return static_cast<size_t>(found - names.begin());
 }
 
@@ -170,7 +174,7 @@ void ConfigReader::either(const char* a, const char* b) {
 void ConfigReader::finish() const {
   for (const YamlEntry& entry : node_.entries) {
     if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
-    throw user_error(entry.where.text(), ": unknown key '", shortened(entry.key), "'",
+    throw user_error(entry.where.text(), ": unknown key '", excerpt(entry.key, kQuotedBytes), "'",
                      path_.empty() ? "" : " in '" + path_ + "'", suggestion(entry.key, known_));
   }
 }
