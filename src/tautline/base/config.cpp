@@ -8,10 +8,6 @@
 
 namespace tautline {
 
-namespace {
-constexpr size_t kQuotedBytes = 160;  // of a key or a value in a message
-}
-
 const Where* Provenance::find(const std::string& path) const {
   const auto place = places_.find(path);
   return place == places_.end() ? nullptr : &place->second;
@@ -33,7 +29,7 @@ namespace config_detail {
 namespace {
 
 std::string named(const std::string& path) {
-  return path.empty() ? std::string("the document") : "'" + excerpt(path, kQuotedBytes) + "'";
+  return path.empty() ? std::string("the document") : "'" + excerpt(path, kConfigBytes) + "'";
 }
 
 const std::string& scalar(const YamlNode& node, const std::string& path,
@@ -101,7 +97,7 @@ size_t read_choice(const YamlNode& node, const std::string& path,
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end())
     throw user_error(node.where.text(), ": ", named(path), " cannot be '",
-                     excerpt(text, kQuotedBytes), "'", choice_suggestion(text, names));
+                     excerpt(text, kConfigBytes), "'", choice_suggestion(text, names));
   return static_cast<size_t>(found - names.begin());
 }
 
@@ -174,7 +170,7 @@ void ConfigReader::either(const char* a, const char* b) {
 void ConfigReader::finish() const {
   for (const YamlEntry& entry : node_.entries) {
     if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
-    throw user_error(entry.where.text(), ": unknown key '", excerpt(entry.key, kQuotedBytes), "'",
+    throw user_error(entry.where.text(), ": unknown key '", excerpt(entry.key, kConfigBytes), "'",
                      path_.empty() ? "" : " in '" + path_ + "'", suggestion(entry.key, known_));
   }
 }

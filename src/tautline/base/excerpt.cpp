@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "tautline/base/utf8.h"
+
 namespace tautline {
 namespace {
 
@@ -10,21 +12,12 @@ constexpr size_t kMostNames = 40;
 
 /// Bytes of the character that the text begins with; 0: none that may stand in a message.
 size_t printable(std::string_view text) {
+  const size_t length = utf8_length(text);
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  const size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                        : first >= 0xe0 && first <= 0xef ? 3
-                        : first >= 0xf0 && first <= 0xf4 ? 4
-                                                         : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  const uint8_t second = byte(1);
-  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool beyond = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
-  const bool control = first == 0xc2 && second < 0xa0;
-  return overlong || beyond || control ? 0 : length;
+  const bool control = length == 1   ? byte(0) < 0x20 || byte(0) == 0x7f
+                       : length == 2 ? byte(0) == 0xc2 && byte(1) < 0xa0
+                                     : false;
+  return control ? 0 : length;
 }
 
 void escape(char c, std::string& out) {

@@ -11,6 +11,7 @@
 namespace tautline {
 
 inline constexpr size_t kExcerptBytes = 60;
+inline constexpr size_t kConfigBytes = 160;  // of a config's keys and values, which may be paths
 
 /// The text with control characters and what is not UTF-8 written as \n, \t, \r, \x1b; of more than
 /// `most` bytes only the first, and how many there are: "aaaa... (300000 bytes)".

@@ -16,8 +16,6 @@
 namespace tautline {
 namespace {
 
-constexpr size_t kQuotedBytes = 160;  // of a --set, a key or a value in a message
-
 Where where_of(const YAML::Mark& mark, const std::string& source) {
   return {source, mark.line + 1, mark.column + 1};
 }
@@ -57,7 +55,7 @@ YamlNode converted(const YAML::Node& node, const std::string& source, int64_t& n
                            converted(pair.first, source, nodes, depth + 1).described());
         const std::string& key = pair.first.Scalar();
         if (const YamlEntry* first = out.find(key))
-          throw user_error(key_where.text(), ": the key '", excerpt(key, kQuotedBytes),
+          throw user_error(key_where.text(), ": the key '", excerpt(key, kConfigBytes),
                            "' is given twice, first on line ", first->where.line);
         YamlNode value = converted(pair.second, source, nodes, depth + 1);
         if (value.kind == YamlNode::Kind::kNull) value.where = key_where;  // it has no place
@@ -108,7 +106,7 @@ std::string YamlNode::described() const {
     case Kind::kNull:
       return "nothing";
     case Kind::kScalar:
-      return "the text '" + excerpt(scalar, kQuotedBytes) + "'";
+      return "the text '" + excerpt(scalar, kConfigBytes) + "'";
     case Kind::kList:
       return items.empty() ? "an empty list" : "a list";
     case Kind::kMap:
@@ -158,7 +156,7 @@ std::string read_text_file(const std::string& path) {
 }
 
 void apply_set(YamlNode& root, const std::string& assignment, const std::string& prefix) {
-  const Where where{"--set " + excerpt(prefix + assignment, kQuotedBytes), 0, 0};
+  const Where where{"--set " + excerpt(prefix + assignment, kConfigBytes), 0, 0};
   const size_t equal = assignment.find('=');
   if (equal == std::string::npos || equal == 0)
     throw user_error(where.source, ": expected key=value, such as --set batch=256");
@@ -179,7 +177,7 @@ void apply_set(YamlNode& root, const std::string& assignment, const std::string&
     const std::string key = path.substr(start, dot - start);
     start = dot + 1;
     if (key.empty())
-      throw user_error(where.source, ": '", excerpt(prefix + path, kQuotedBytes),
+      throw user_error(where.source, ": '", excerpt(prefix + path, kConfigBytes),
                        "' has an empty part");
     if (node->kind == YamlNode::Kind::kList && is_index(key)) {
       const size_t index = std::stoul(key);
@@ -190,7 +188,7 @@ void apply_set(YamlNode& root, const std::string& assignment, const std::string&
       continue;
     }
     if (node->kind == YamlNode::Kind::kList)
-      throw user_error(where.source, ": '", excerpt(key, kQuotedBytes),
+      throw user_error(where.source, ": '", excerpt(key, kConfigBytes),
                        "' is a list here; its items are 0, 1, ...");
     if (node->kind == YamlNode::Kind::kScalar) {
       // `optimizer: adam`, then --set optimizer.adam.lr=0.1: the word was short for {adam: {}}.
