@@ -7,12 +7,14 @@ set(CMAKE_CUDA_ARCHITECTURES ${TAUTLINE_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # the wheel's shared libcudart, the one that libtorch loads
+get_filename_component(TAUTLINE_CUDA_ROOT ${CMAKE_CUDA_COMPILER} DIRECTORY)
+# nvcc looks for its libraries in lib64, the wheels call it lib; cmake's first program links them.
+set(ENV{LIBRARY_PATH} "${TAUTLINE_CUDA_ROOT}/../lib:$ENV{LIBRARY_PATH}")
 enable_language(CUDA)
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr --expt-extended-lambda -lineinfo")
 
 file(GLOB TAUTLINE_CUDART ${TAUTLINE_SITE}/nvidia/*/lib/libcudart.so.13)
 file(GLOB TAUTLINE_NCCL_INCLUDE ${TAUTLINE_SITE}/nvidia/nccl/include)
-get_filename_component(TAUTLINE_CUDA_ROOT ${CMAKE_CUDA_COMPILER} DIRECTORY)
 set(TAUTLINE_CUDA_INCLUDE ${TAUTLINE_CUDA_ROOT}/../include)
 target_include_directories(tautline_torch SYSTEM INTERFACE ${TAUTLINE_CUDA_INCLUDE}
                            ${TAUTLINE_NCCL_INCLUDE})
