@@ -378,6 +378,13 @@ TEST(Config, PathsAreFoundBesideTheFileThatNamesThem) {
   std::ofstream(dir / "m.yaml") << "x: 1\n";
   EXPECT_EQ(beside("../m.yaml", (dir / "runs/r.yaml").string()), (dir / "m.yaml").string());
   EXPECT_EQ(beside("absent.yaml", (dir / "runs/r.yaml").string()), "absent.yaml");
+  EXPECT_EQ(beside("./absent.yaml", (dir / "r.yaml").string()), (dir / "absent.yaml").string());
+  // A file's own neighbour, whatever lies where the program happens to be started.
+  std::ofstream(dir / "runs/m.yaml") << "x: 2\n";
+  const fs::path before = fs::current_path();
+  fs::current_path(dir);
+  EXPECT_EQ(beside("m.yaml", (dir / "runs/r.yaml").string()), (dir / "runs/m.yaml").string());
+  fs::current_path(before);
   EXPECT_EQ(beside("/x/y.yaml", "r.yaml"), "/x/y.yaml");
   EXPECT_EQ(beside("", "r.yaml"), "");
   fs::remove_all(dir);

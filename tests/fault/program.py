@@ -25,8 +25,8 @@ class Job:
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 [*map(str, launcher), PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                stdout=out, stderr=err, start_new_session=True, cwd=SOURCE,
-                env={**os.environ, **(env or {})}, **options)
+                stdout=out, stderr=err, start_new_session=True,
+                cwd=options.pop("cwd", SOURCE), env={**os.environ, **(env or {})}, **options)
 
     def ranks(self):
         """Pids of the local ranks, by rank."""

@@ -267,7 +267,7 @@ def test_another_log_of_equal_counts_is_refused(log, tmp_path):
 def test_a_run_that_is_alive_keeps_its_folder(log, tmp_path):
     run_dir = tmp_path / "run"
     (tmp_path / "second").mkdir()
-    with Job(tmp_path, *train(run_dir, 2, log=log, steps=100_000)) as job:
+    with Job(tmp_path, *train(run_dir, 2, "evaluate.every=end", log=log, steps=100_000)) as job:
         assert wait_until(lambda: checkpoints(run_dir), job), job.errors()
         for resume in (True, False):
             second = run(tmp_path / "second", *train(run_dir, 2, log=log, resume=resume))
@@ -300,3 +300,52 @@ def test_a_folder_in_a_bucket_is_for_checkpoints_only(log, tmp_path):
     job = run(tmp_path, *train("s3://bucket/run", 0, log=log))
     assert job.status == 2
     assert "give a path, and the URI as checkpoint.folder" in job.errors()
+
+
+def test_a_folder_goes_on_with_its_own_model_from_anywhere(log, tmp_path):
+    """And with its own checkpoints, though they were named from where the run began."""
+    run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    relative = os.path.relpath(tmp_path / "apart", SOURCE)
+    job = run(tmp_path, *train(run_dir, 0, f"checkpoint.folder={relative}", log=log, steps=10))
+    assert job.status == 0, job.errors()
+    model = (run_dir / "model.yaml").read_text()
+    elsewhere.mkdir()
+    (elsewhere / "model.yaml").write_text(model.replace("dropout: 0.2", "dropout: 0.5"))
+    shutil.move(run_dir, elsewhere / "moved")
+    job = run(tmp_path, "train", "--resume", "--run-dir", "moved", "--set", "steps=15", cwd=elsewhere)
+    assert job.status == 0, job.errors()
+    assert resumed_at(job) == 10
+    assert "dropout" not in job.errors()
+    assert (elsewhere / "moved/model.yaml").read_text() == model
+    (elsewhere / "moved/model.yaml").unlink()
+    job = run(tmp_path, "train", "--resume", "--run-dir", "moved", "--set", "steps=20", cwd=elsewhere)
+    assert job.status == 2
+    assert "there is no model file" in job.errors()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_checkpoints_of_a_run_that_is_alive_are_nobody_elses(form, log, tmp_path):
+    with Job(tmp_path, *train(tmp_path / "run", 0, "evaluate.every=end", log=log, steps=100_000)) as job:
+        assert wait_until(lambda: checkpoints(tmp_path / "run"), job), job.errors()
+        (tmp_path / "other").mkdir()
+        folder = "checkpoint.folder=" + form.format(tmp_path / "run/checkpoints")
+        other = run(tmp_path / "other", *train(tmp_path / "other/run", 0, folder, log=log, resume=True))
+        assert other.status == 2, other.errors()
+        assert f"checkpoint.folder: {tmp_path}/run/checkpoints is in use by pid " in other.errors()
+        kill(job.process.pid, signal.SIGTERM)
+        job.finish()
+    assert job.status == 0, job.errors()
+
+
+def test_a_log_that_is_built_anew_meanwhile_is_told(log, tmp_path):
+    mine = shutil.copytree(log, tmp_path / "mine")
+    with Job(tmp_path, *train(tmp_path / "run", 0, "evaluate.every=end", log=mine, steps=1000)) as job:
+        assert wait_until(lambda: checkpoints(tmp_path / "run"), job), job.errors()
+        (tmp_path / "other.csv").write_text("user,item,time\n" + "".join(f"u{i % 7},i{i % 5},{i}\n" for i in range(99)))
+        (tmp_path / "build").mkdir()
+        built = run(tmp_path / "build", "data", "build", tmp_path / "other.csv", mine, "--overwrite")
+        assert built.status == 0, built.errors()
+        job.finish()
+    assert job.status == 2, job.errors()
+    assert "was built anew while this run trained on it" in job.errors()
+    assert "is good" in job.errors()

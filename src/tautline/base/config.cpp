@@ -205,9 +205,8 @@ std::string beside(const std::string& path, const std::string& named_in) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (path.empty() || fs::path(path).is_absolute()) return path;
-  const fs::path there = (fs::path(named_in).parent_path() / path).lexically_normal();
-  const bool here = fs::exists(path, error) && !path.starts_with('.');
-  return !here && fs::exists(there, error) ? there.string() : path;
+  const std::string there = (fs::path(named_in).parent_path() / path).lexically_normal().string();
+  return fs::exists(there, error) || path.starts_with('.') ? there : path;
 }
 
 std::vector<ConfigLeaf> leaves_of(const YamlNode& node, const Provenance& provenance) {

@@ -12,6 +12,7 @@
 #include "tautline/comm/local.h"
 #include "tautline/comm/mesh.h"
 #include "tautline/comm/stop.h"
+#include "tautline/data/uri.h"
 #include "tautline/plan/plan_fields.h"
 #include "tautline/train/exchange.h"
 #include "tautline/train/job.h"
@@ -179,6 +180,10 @@ int train(TrainOptions options) {
   config.run.run_dir = flag_or_run("--run-dir", options.run_dir, config.run.run_dir,
                                    config.run_provenance.find("run_dir"));
   check_run_dir(options, config.run.run_dir);
+  // The folder's run.yaml is read from anywhere.
+  std::string& checkpoints = config.run.checkpoint.folder;
+  if (!checkpoints.empty() && !data::is_uri(checkpoints))
+    checkpoints = std::filesystem::absolute(checkpoints).lexically_normal().string();
   train::check_threads(config.run.threads);
   const comm::Launch launch = detect(options);
   const int ranks = wished_ranks(options, config, launch);

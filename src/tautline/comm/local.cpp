@@ -25,6 +25,8 @@ namespace {
 
 constexpr int kExitBroken = 134;  // a broken invariant aborts
 constexpr double kPollSeconds = 0.05;
+// The third SIGTERM or Ctrl-C kills; who insists so may have an output that nobody reads any more.
+constexpr int kInsistences = 2;
 
 volatile sig_atomic_t received_signal = 0, received_count = 0, insisted_count = 0, suspended = 0;
 void note_signal(int signal) {
@@ -53,6 +55,7 @@ class Lines {
 
  private:
   static void print(int rank, const std::string& line) {
+    if (insisted_count > kInsistences) return;
     std::fprintf(stderr, "[rank %d] %s\n", rank, line.c_str());
   }
   std::string rest_;
@@ -193,6 +196,7 @@ int Job::wait() {
 
 void Job::tell(const std::string& sentence) {
   told_ = true;
+  if (insisted_count > kInsistences) return;
   std::fprintf(stderr, "tautline: %s\n", sentence.c_str());
 }
 
@@ -278,7 +282,7 @@ void Job::suspend() {
 void Job::steer() {
   if (forwarded_ < received_count) {
     forwarded_ = received_count;
-    signal_all(insisted_count > 2 ? SIGKILL : static_cast<int>(received_signal));
+    signal_all(insisted_count > kInsistences ? SIGKILL : static_cast<int>(received_signal));
   }
   if (died_at_ == 0) return;
   const double since = (steady_seconds() - died_at_) * 1e3;

@@ -71,13 +71,12 @@ void LogFolder::begin() {
 }
 
 LogFolder::~LogFolder() {
-  lock_.remove();
-  if (finished_) return;
   try {
-    if (begun_) remove_log();
-    if (made_) (void)folder_.filesystem->DeleteDir(folder_.path);
+    if (begun_ && !finished_) remove_log();
+    if (made_ && !finished_) (void)folder_.filesystem->DeleteDir(folder_.path);
   } catch (const UserError&) {  // the error that brought us here is the one to tell
   }
+  lock_.remove();  // last: until here the folder is ours
 }
 
 /// workload.yaml goes first: at no moment does half a log pass as whole.

@@ -123,7 +123,7 @@ void fields(V& v, CheckpointPolicy& x) {
 template <class V>
 void fields(V& v, RunConfig& x) {
   v.either("epochs", "steps");
-  v("model", x.model, "a model's YAML; relative to the current folder, else to the run's file");
+  v("model", x.model, "a model's YAML; beside the run's file, else from the current folder");
   v("data", x.data, "what it learns from");
   v("cluster", x.cluster, "discover, or a Cluster's YAML");
   v("plan", x.plan, "requests to the planner");
@@ -222,13 +222,20 @@ inline RunWithModel read_run(const std::string& path, const std::vector<std::str
     throw user_error(out.run_provenance("data.log"),
                      "data.log is missing; give the folder that `tautline data build` wrote, such "
                      "as --set data.log=DIR");
-  if (out.run.cluster != "discover") out.run.cluster = beside(out.run.cluster, path);
-  out.run.plan.file = beside(out.run.plan.file, path);
-  out.model_path = beside(out.run.model, path);
+  const auto found = [&](const char* key, const std::string& file) {
+    // Of --set: what the user sees from where they stand.
+    const Where* where = out.run_provenance.find(key);
+    std::error_code ignored;
+    const bool here = where && where->from_set() && std::filesystem::exists(file, ignored);
+    return here ? file : beside(file, path);
+  };
+  if (out.run.cluster != "discover") out.run.cluster = found("cluster", out.run.cluster);
+  out.run.plan.file = found("plan.file", out.run.plan.file);
+  out.model_path = found("model", out.run.model);
   std::error_code error;  // what keeps it from being looked at is told where it is read
   if (!std::filesystem::exists(out.model_path, error) && !error)
     throw user_error(out.run_provenance("model"), "there is no model file '", out.run.model,
-                     "', neither in the current folder nor beside ", path);
+                     "', neither beside ", path, " nor in the current folder");
   out.model = read_config<ModelConfig>(out.model_path, model_sets, &out.model_provenance, "model.");
   if (out.model.name.empty()) out.model.name = std::filesystem::path(out.model_path).stem();
   return out;

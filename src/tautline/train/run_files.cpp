@@ -17,7 +17,7 @@ namespace tautline::train {
 void write_configs(const Job& job) {
   write_text_file(job.run_dir + "/plan.yaml", to_yaml(job.plan));
   RunConfig run = job.run;
-  run.model = "model.yaml";  // beside it: the folder's run.yaml can be run again
+  run.model = "./model.yaml";  // beside it: the folder's run.yaml can be run again
   write_text_file(job.run_dir + "/run.yaml", to_yaml(run));
   write_text_file(job.run_dir + "/model.yaml", to_yaml(job.model));
 }

@@ -58,21 +58,24 @@ void make_folder(const std::string& what, const std::string& path) {
   if (error) throw user_error(what, path, " cannot be made: ", error.message());
 }
 
-/// Local folders that the run writes, and what they are to its user.
+std::string checkpoints_of(const RunFolderRequest& request, const std::string& path) {
+  const std::string& apart = request.run.checkpoint.folder;
+  return apart.empty() ? path + "/checkpoints" : apart;
+}
+
+/// Local folders that the run writes, and what they are to its user. That of the checkpoints is locked
+/// too: another run may have been told to put its own there.
 std::vector<std::pair<std::string, std::string>> local_folders(const RunFolderRequest& request,
                                                                const std::string& path) {
   const std::string& apart = request.run.checkpoint.folder;
   std::vector<std::pair<std::string, std::string>> out = {{"the run's folder ", path}};
+  const data::Location checkpoints = data::open_filesystem(checkpoints_of(request, path));
   std::error_code ignored;
-  if (!apart.empty() && !data::is_uri(apart) &&
-      fs::weakly_canonical(apart, ignored) != fs::weakly_canonical(path, ignored))
-    out.emplace_back("checkpoint.folder: ", apart);
+  if (checkpoints.local &&
+      fs::weakly_canonical(checkpoints.path, ignored) != fs::weakly_canonical(path, ignored))
+    out.emplace_back(apart.empty() ? "the folder of checkpoints " : "checkpoint.folder: ",
+                     checkpoints.path);
   return out;
-}
-
-std::string checkpoints_of(const RunFolderRequest& request, const std::string& path) {
-  const std::string& apart = request.run.checkpoint.folder;
-  return apart.empty() ? path + "/checkpoints" : apart;
 }
 
 /// Rank 0's: the folder, and locks that the other ranks may share.

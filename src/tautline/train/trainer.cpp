@@ -174,7 +174,8 @@ void Trainer::resume_latest() {
   const int patience = job_.run.evaluate.stop_after;
   stopped_early_ = patience > 0 && best_.evaluations_since_best >= patience;
   for (auto& [name, table] : network_.tables) table->set_steps(manifest.step);
-  log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks, " ranks");
+  log_.info("resumed at step ", manifest.step, ", saved by ", manifest.ranks,
+            manifest.ranks == 1 ? " rank" : " ranks");
   for (const std::string& sentence : changed) log_.info(sentence);
   if (stopped_early_)
     log_.info(
@@ -261,6 +262,10 @@ bool Trainer::evaluation_due() {
 EvaluationResult Trainer::evaluate_split(data::Split split) {
   const auto span = recorder_.span(cursor_.step, "evaluation", "evaluation");
   constexpr int64_t kUsersACall = 256;
+  if (data::read_log_statistics(job_.run.data.log) != job_.log)
+    throw user_error("data.log: ", job_.run.data.log,
+                     " was built anew while this run trained on it; ", last_saved(),
+                     ", and goes on with the log it was made on");
   const auto reader = data::open_evaluation(reader_options(job_, mesh_.rank(), mesh_.size()), split,
                                             job_.run.evaluate.users, kUsersACall);
   const bool cuda = world_.device().is_cuda();
