@@ -196,7 +196,7 @@ def test_the_folder_keeps_how_many_ranks_ran(log, tmp_path):
         assert "ranks: 2 were asked for, but the launcher (environment) started 1" in refused.errors()
     own = tmp_path / "own.yaml"
     own.write_text((run_dir / "run.yaml").read_text().replace("ranks: 0", "ranks: 3")
-                   .replace("model: model.yaml", f"model: {run_dir}/model.yaml"))
+                   .replace("model: ./model.yaml", f"model: {run_dir}/model.yaml"))
     refused = run(tmp_path, "train", own, "--resume", "--run-dir", run_dir, env=launched(1))
     assert refused.status == 2 and "ranks: 3 were asked for" in refused.errors(), refused.errors()
     three = run(tmp_path, "train", own, "--resume", "--run-dir", run_dir, "--json", "--set", "steps=9")

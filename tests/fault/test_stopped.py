@@ -33,14 +33,15 @@ def test_a_stopped_launcher_goes_on(number, log, tmp_path):
     assert len(losses(tmp_path / "run")) == 60
 
 
-def test_the_third_signal_kills_one_that_nobody_reads(log, tmp_path):
+@pytest.mark.parametrize("ranks, status", [(0, -signal.SIGTERM), (2, 3)])
+def test_the_third_signal_kills_one_that_nobody_reads(ranks, status, log, tmp_path):
     read, write = os.pipe()
     os.set_blocking(write, False)
     with open(read, "rb"), open(write, "wb", buffering=0) as full:
         while full.write(b"x" * 4096):
             pass
         os.set_blocking(write, True)
-        arguments = map(str, train(tmp_path / "run", 0, log=log))
+        arguments = map(str, train(tmp_path / "run", ranks, log=log))
         process = subprocess.Popen([PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=full, stderr=full, cwd=SOURCE)
         try:
             time.sleep(3)
@@ -49,7 +50,7 @@ def test_the_third_signal_kills_one_that_nobody_reads(log, tmp_path):
                 time.sleep(0.5)
                 assert process.poll() is None
             process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == -signal.SIGTERM
+            assert process.wait(20) == status
         finally:
             process.kill()
             process.wait()
