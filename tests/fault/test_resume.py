@@ -349,3 +349,12 @@ def test_a_log_that_is_built_anew_meanwhile_is_told(log, tmp_path):
     assert job.status == 2, job.errors()
     assert "was built anew while this run trained on it" in job.errors()
     assert "is good" in job.errors()
+
+
+def test_a_built_log_is_no_folder_for_a_run(log, tmp_path):
+    names = sorted(os.listdir(log))
+    for run_dir, more in ((log, ()), (tmp_path / "run", (f"checkpoint.folder={log}",))):
+        job = run(tmp_path, *train(run_dir, 0, *more, log=log))
+        assert job.status == 2
+        assert f"{log} is a built log; a run's files would lie among its own" in job.errors()
+        assert sorted(os.listdir(log)) == names

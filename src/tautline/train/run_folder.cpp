@@ -100,6 +100,8 @@ RunFolder take(const RunFolderRequest& request) {
                      "--run-dir, or begin one without --resume");
   }
   for (const auto& [what, path] : local_folders(request, folder.path)) {
+    if (fs::exists(path + "/workload.yaml", unseen))
+      throw user_error(what, path, " is a built log; a run's files would lie among its own");
     make_folder(what, path);
     folder.locks.push_back(FolderLock::exclusive(path, what + path, kEndingSeconds));
   }

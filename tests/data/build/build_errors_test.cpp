@@ -45,6 +45,12 @@ TEST_F(BuildErrors, MissingColumnNamesTheNearest) {
               AllOf(HasSubstr("--user"), HasSubstr("who, item, time")));
 }
 
+TEST_F(BuildErrors, OneColumnIsOneThing) {
+  options_.user = options_.item = "item";
+  EXPECT_THAT(error_of("user,item,time\nu,i,1\n"),
+              HasSubstr("the column 'item' cannot be two of user, item and time"));
+}
+
 TEST_F(BuildErrors, TimestampsAsText) {
   EXPECT_THAT(error_of("user,item,time\nu,i,1\n\nu,j,2020-01-01 10:00:00\n"),
               AllOf(HasSubstr("log.csv, line 4"), HasSubstr("'time'"),

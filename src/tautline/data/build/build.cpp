@@ -66,6 +66,11 @@ LogColumns event_columns(const BuildOptions& options) {
   if (!options.rating.empty()) columns.dense.insert(columns.dense.begin(), options.rating);
   columns.dense.insert(columns.dense.end(), options.labels.begin(), options.labels.end());
   columns.labels = options.labels.size();
+  for (const auto& [one, other] : {std::pair{&options.user, &options.item},
+                                   {&options.user, &options.time},
+                                   {&options.item, &options.time}})
+    if (!one->empty() && *one == *other)
+      throw user_error("the column '", excerpt(*one), "' cannot be two of user, item and time");
   std::set<std::string> seen;
   for (const auto* names : {&columns.categorical, &columns.dense})
     for (const std::string& name : *names) {
