@@ -9,20 +9,7 @@ import json
 from pathlib import Path
 
 import torch
-
-
-def median_ms(call, repeats=15):
-    times = []
-    for i in range(repeats + 3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(1_000_000)
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        if i >= 3:
-            times.append(begin.elapsed_time(end))
-    return sorted(times)[len(times) // 2]
+from gpu_timing import median_ms
 
 
 def tensor(*shape):
@@ -51,9 +38,9 @@ def main():
         else:
             inputs = [x.requires_grad_() for x in (h, items)]
             loss = lambda: ops.full_softmax(h, items, target, 1.0, False)  # noqa: E731
-        ms = median_ms(lambda: torch.autograd.grad(loss(), inputs))
+        ms = median_ms(lambda: torch.autograd.grad(loss(), inputs), 15)
         rows = min(n, 2**31 // (2 * v))  # what is written fits
-        product = 2 * rows * v * d / median_ms(lambda: h[:rows].detach() @ items.detach().T) / 1e9
+        product = 2 * rows * v * d / median_ms(lambda: h[:rows].detach() @ items.detach().T, 15) / 1e9
         rate = 6 * n * v * d / ms / 1e9
         print(f"{name:16s} N {n:7d} V {v:6d} d {d:3d} {ms:8.3f} ms {rate:6.0f} TFLOP/s, {100 * rate / product:5.1f} % of one product's "
               f"{product:.0f}", flush=True)
