@@ -82,14 +82,16 @@ FolderLock FolderLock::exclusive(const std::string& folder, const std::string& w
                                  double patience_seconds) {
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
-  for (;;) {
+  // Some file systems (FUSE) number a file anew at each look: there no name stays at its place.
+  constexpr int kMostMoves = 100;
+  for (int moves = 0;;) {
     FolderLock lock(folder);
     if (!lock.held()) {
       const std::string why = std::strerror(errno);
       throw user_error(what, " cannot be written: ", why);
     }
     const int error = try_lock(lock.descriptor_, LOCK_EX);
-    if (error == 0 && lock.is_at_its_place()) {
+    if (error == 0 && (lock.is_at_its_place() || ++moves > kMostMoves)) {
       sign(lock.descriptor_);
       return lock;
     }

@@ -49,7 +49,7 @@ __device__ __forceinline__ float tanh_fast(float x) {
   return y;
 }
 
-/// From a raw score q . k, alpha folded into the constants: half the instructions of the exact ones.
+/// From a raw score q . k, alpha folded into the constants: one special function where the exact ones take two.
 template <ScoreActivation kActivation>
 struct FastWeight {
   static_assert(kActivation == ScoreActivation::kSilu || kActivation == ScoreActivation::kGeluTanh);
