@@ -15,7 +15,6 @@ using namespace cute;
 /// What a key block is, from the producer to everyone else.
 struct KeyBlock {
   int64_t q_start, k_start;  // first row of o and key token of the sequence
-  int64_t q_token;           // first query token: q_start, or 0 where queries are the same for all
   int32_t nq, nk, n0;        // lengths, first key of the block
   int32_t head;              // of keys; negative: no more blocks
   int32_t q_first, q_last;   // tiles of queries [first, last), walked downwards
@@ -25,12 +24,35 @@ struct KeyBlock {
   int32_t chained;           // other CTAs add to the same d_q
 };
 
+/// What becomes of a step's part of d_q: it is the only one; or the first, put where the parts
+/// gather; or added there; or the last, which takes the sum of the others.
+enum class Part { kOnly, kFirst, kMiddle, kLast, kNone };
+
+/// What a step is, from the producer to everyone else.
+struct alignas(16) Step {
+  int32_t m0, rows;  // first query of the tile, and how many there are; 0: no query sees the keys
+  int32_t flags;     // and the part, from kPart on
+  int32_t member;    // of the group of query heads
+  static constexpr int kFirst = 1, kLast = 2;   // of its key block
+  static constexpr int kMasked = 4, kTail = 8;  // some pairs are hidden; keys end inside the block
+  static constexpr int kEnd = 16;               // not a step: there are no more
+  static constexpr int kPart = 32;
+  __device__ __forceinline__ Part part() const { return static_cast<Part>(flags / kPart); }
+};
+
 template <class E_, int kD_, int kM_, class Scores_>
 struct BackwardConfig {
   using E = E_;
   using Scores = Scores_;
-  static constexpr int kD = kD_, kM = kM_, kN = 128, kThreads = 384;
-  static constexpr int kQStages = 3, kDoStages = 2, kVStages = kD == 128 ? 1 : 2;
+  static constexpr int kD = kD_, kM = kM_, kN = 128, kThreads = 512;
+  // Registers of a thread: 24 of those that load, and of the others, together what there are.
+  static constexpr int kQueryRegisters = 72, kKeyRegisters = 208;
+  static_assert(24 + kQueryRegisters + 2 * kKeyRegisters <= 512);
+  static constexpr int kQStages = 3, kDoStages = 2, kDsStages = kD_ == 128 ? 3 : 2;
+  // Steps that are known: the producer is three ahead of the warpgroups of keys, which are at most
+  // the stages of dS ahead of d_q's.
+  static constexpr int kSteps = 8;
+
   using Atom = GMMA::Layout_K_SW128_Atom<E>;
   template <int kRows, int kStages>
   using Tiles = decltype(tile_to_shape(Atom{}, Shape<Int<kRows>, Int<kD>, Int<kStages>>{}));
@@ -44,11 +66,12 @@ struct BackwardConfig {
   using LayoutDot = Transposed<kM, kDoStages>;
   using LayoutK = Tiles<kN, 2>;
   using LayoutKt = Transposed<kN, 2>;
-  using LayoutV = Tiles<kN, kVStages>;
-  using LayoutDs =
-      decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{}, Shape<Int<kM>, Int<kN>>{}));
-  using LayoutDst = decltype(composition(
-      LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>>{}, make_stride(Int<kM>{}, _1{}))));
+  using LayoutV = Tiles<kN, 1>;
+  using LayoutDs = decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{},
+                                          Shape<Int<kM>, Int<kN>, Int<kDsStages>>{}));
+  using LayoutDst =
+      decltype(composition(LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>, Int<kDsStages>>{},
+                                                   make_stride(Int<kM>{}, _1{}, Int<kM * kN>{}))));
   using TwoRows = Layout<Shape<_2, _1, _1>>;
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, Int<kD>>>(), TwoRows{}));
@@ -56,7 +79,7 @@ struct BackwardConfig {
       decltype(make_tiled_mma(GMMA::rs_op_selector<E, E, float, Shape<Int<kN>, Int<kD>, Int<kM>>,
                                                    GMMA::Major::K, GMMA::Major::MN>(),
                               TwoRows{}));
-  // d_q: the warpgroups share the rows of 128 queries, or the columns of 64.
+  // d_q in two halves: rows of 128 queries, or columns of 64.
   static constexpr bool kSplitColumns = kM == 64;
   static constexpr int kQColumns = kSplitColumns ? kD / 2 : kD;
   using MmaQ = decltype(make_tiled_mma(
@@ -64,22 +87,23 @@ struct BackwardConfig {
                            GMMA::Major::MN>(),
       Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
   static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2;
-  static constexpr uint32_t kRowBytes = Scores::kRows ? kM * 4 : 0;
+  static constexpr uint32_t kRowBytes = Scores::kRows ? kM * 8 : 0;
   static constexpr int kSlot = kM * kD;  // floats of d_q of a tile
 
   struct alignas(1024) Shared {
     alignas(1024) E q[kQStages * kM * kD];
     alignas(1024) E d_o[kDoStages * kM * kD];
     alignas(1024) E k[2 * kN * kD];
-    alignas(1024) E v[kVStages * kN * kD];
-    alignas(1024) E ds[kM * kN];
-    alignas(1024) float4 dq[kSlot / 4];  // on its way to or from where it gathers
-    alignas(128) float lse[kQStages][kM];
-    alignas(128) float delta[kDoStages][kM];
+    alignas(1024) E v[kN * kD];
+    alignas(1024) E ds[kDsStages * kM * kN];
+    alignas(128) float lse[kQStages][Scores::kRows ? 2 * kM : 4];
+    alignas(128) float delta[kDoStages][Scores::kRows ? 2 * kM : 4];
     KeyBlock block[2];
-    uint64_t full_k[2], empty_k[2], full_v[kVStages], empty_v[kVStages];
+    Step step[kSteps];
+    uint64_t full_k[2], empty_k[2], full_v, empty_v;
     uint64_t full_q[kQStages], empty_q[kQStages], full_do[kDoStages], empty_do[kDoStages];
-    uint64_t ds_free, dq_out, dq_sent, dq_in, dq_read;
+    uint64_t full_ds[kDsStages], empty_ds[kDsStages];
+    uint64_t turn[2], added[2], passed[2];  // of parts of d_q that several CTAs add
   };
 };
 
@@ -97,7 +121,7 @@ struct BackwardArguments {
   ScoreActivation activation;
   void *d_q, *d_k, *d_v;
   int64_t q_token, q_head, k_token, k_head, v_token, v_head;  // of d_q, d_k, d_v
-  const float* rows;                                          // [tiles, H, 2, M]: lse, -delta
+  const float* rows;    // [tiles, H, 2, M / 2, 4], see backward_rows
   float *own, *shared;  // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
   int32_t *turns, *next;
 };
@@ -159,6 +183,17 @@ struct Walk {
     return b.seen ? min(C::kM, b.nq - tile * C::kM) : 0;
   }
 };
+
+/// What becomes of a step's part of d_q.
+template <class C>
+__device__ __forceinline__ Part part_of(const BackwardArguments& p, const KeyBlock& b, int m0,
+                                        int rows) {
+  if (!b.seen) return Part::kNone;
+  const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
+  const int block = b.n0 / C::kN;
+  if (block == range.last) return block == range.first ? Part::kOnly : Part::kLast;
+  return block == range.first ? Part::kFirst : Part::kMiddle;
+}
 
 /// A ring of stages; `phase` is the parity to wait for.
 template <int kStages>

@@ -1,4 +1,4 @@
-// The producer warpgroup of attention_backward_sm90.cuh: a thread that loads, a thread that moves d_q.
+// Single threads of attention_backward_sm90.cuh: one that loads, two that see to turns of d_q.
 #pragma once
 
 #include "tautline/kernels/attention_backward_sm90_config.cuh"
@@ -6,6 +6,20 @@
 #include "tautline/kernels/attention_order.h"
 
 namespace tautline::kernels::sm90 {
+
+template <class C>
+__device__ __forceinline__ Step step_of(const BackwardArguments& p, const KeyBlock& b,
+                                        const Walk<C>& w, int t) {
+  const int m0 = w.tile * C::kM, rows = w.rows(b), shift = b.nk - b.nq;
+  const bool tail = b.n0 + C::kN > b.nk;
+  const bool masked = tail || rows < C::kM || b.n0 + C::kN - 1 > m0 + shift + p.right ||
+                      b.n0 < m0 + C::kM - 1 + shift - p.left;
+  const int part = static_cast<int>(part_of<C>(p, b, m0, rows));
+  return {m0, rows,
+          (t == 0 ? Step::kFirst : 0) | (t + 1 == b.steps ? Step::kLast : 0) |
+              (masked ? Step::kMasked : 0) | (tail ? Step::kTail : 0) | part * Step::kPart,
+          w.member};
+}
 
 template <class C, class TmaQ, class TmaK>
 __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArguments& p,
@@ -28,16 +42,17 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
                       Shape<decltype(rows), Int<C::kD>>{}, make_coord(_0{}, _0{}));
   };
   Ring<2> at_k(1);
-  Ring<C::kVStages> at_v(1);
+  Ring<1> at_v(1);
   Ring<C::kQStages> at_q(1);
-  Ring<C::kDoStages> at_do(1);
+  Ring<C::kDoStages> at(1);
+  int n = 0;  // steps so far
   const int items = *p.count * p.kv_heads, group = p.heads / p.kv_heads;
   for (int item = blockIdx.x; item < items;) {
     const int sequence = p.tiles[2 * (item / p.kv_heads)];
     const int chunk = p.tiles[2 * (item / p.kv_heads) + 1];
     KeyBlock b;
     b.q_start = p.seeds ? int64_t{sequence} * p.seeds : p.q_offsets[sequence];
-    b.q_token = p.seeds ? 0 : b.q_start;
+    const int64_t q_token = p.seeds ? 0 : b.q_start;
     b.k_start = p.k_offsets[sequence];
     b.nq = p.seeds ? p.seeds : static_cast<int>(p.q_offsets[sequence + 1] - b.q_start);
     b.nk = static_cast<int>(p.k_offsets[sequence + 1] - b.k_start);
@@ -63,30 +78,31 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
       Walk<C> w(b);
       for (int t = 0; t < b.steps; ++t, w.advance(b)) {
         const int m0 = w.tile * C::kM, head = b.head * group + w.member;
-        const float* rows = p.rows + (int64_t{b.tile0 + w.tile} * p.heads + head) * 2 * C::kM;
+        const float* rows = p.rows + (int64_t{b.tile0 + w.tile} * p.heads + head) * 4 * C::kM;
         EmptyBarrier::wait(&s.empty_q[at_q.stage], at_q.phase);
+        s.step[n++ % C::kSteps] = step_of<C>(p, b, w, t);
         FullBarrier::arrive_and_expect_tx(&s.full_q[at_q.stage], C::kQBytes + C::kRowBytes);
         copy(tma_q.with(s.full_q[at_q.stage]),
-             slice_q.partition_S(rows_of(mq, int(b.q_token) + m0, head, Int<C::kM>{})),
+             slice_q.partition_S(rows_of(mq, int(q_token) + m0, head, Int<C::kM>{})),
              slice_q.partition_D(sq(_, _, at_q.stage)));
         if constexpr (C::Scores::kRows)
           SM90_BULK_COPY_G2S::copy(rows, &s.full_q[at_q.stage], s.lse[at_q.stage], C::kRowBytes);
         at_q.advance();
-        EmptyBarrier::wait(&s.empty_do[at_do.stage], at_do.phase);
-        FullBarrier::arrive_and_expect_tx(&s.full_do[at_do.stage], C::kQBytes + C::kRowBytes);
-        copy(tma_do.with(s.full_do[at_do.stage]),
+        EmptyBarrier::wait(&s.empty_do[at.stage], at.phase);
+        FullBarrier::arrive_and_expect_tx(&s.full_do[at.stage], C::kQBytes + C::kRowBytes);
+        copy(tma_do.with(s.full_do[at.stage]),
              slice_do.partition_S(rows_of(mdo, int(b.q_start) + m0, head, Int<C::kM>{})),
-             slice_do.partition_D(sdo(_, _, at_do.stage)));
+             slice_do.partition_D(sdo(_, _, at.stage)));
         if constexpr (C::Scores::kRows)
-          SM90_BULK_COPY_G2S::copy(rows + C::kM, &s.full_do[at_do.stage], s.delta[at_do.stage],
+          SM90_BULK_COPY_G2S::copy(rows + 2 * C::kM, &s.full_do[at.stage], s.delta[at.stage],
                                    C::kRowBytes);
-        at_do.advance();
+        at.advance();
         if (t == 0) {
-          EmptyBarrier::wait(&s.empty_v[at_v.stage], at_v.phase);
-          FullBarrier::arrive_and_expect_tx(&s.full_v[at_v.stage], C::kKBytes);
-          copy(tma_v.with(s.full_v[at_v.stage]),
+          EmptyBarrier::wait(&s.empty_v, at_v.phase);
+          FullBarrier::arrive_and_expect_tx(&s.full_v, C::kKBytes);
+          copy(tma_v.with(s.full_v),
                slice_v.partition_S(rows_of(mv, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
-               slice_v.partition_D(sv(_, _, at_v.stage)));
+               slice_v.partition_D(sv(_, _, 0)));
           at_v.advance();
         }
       }
@@ -96,69 +112,52 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
   EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
   s.block[at_k.stage].head = -1;
   FullBarrier::arrive(&s.full_k[at_k.stage]);
+  EmptyBarrier::wait(&s.empty_q[at_q.stage], at_q.phase);
+  s.step[n % C::kSteps] = {0, C::kM, Step::kEnd, 0};
+  FullBarrier::arrive(&s.full_q[at_q.stage]);
 }
 
-/// What becomes of a step's part of d_q: it is the only one; or the first, put where the parts
-/// gather; or added there; or the last, which takes the sum of the others.
-enum class Part { kOnly, kFirst, kMiddle, kLast, kNone };
-template <class C>
-__device__ __forceinline__ Part part_of(const BackwardArguments& p, const KeyBlock& b, int m0,
-                                        int rows) {
-  if (!b.seen) return Part::kNone;
-  const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
-  const int block = b.n0 / C::kN;
-  if (block == range.last) return block == range.first ? Part::kOnly : Part::kLast;
-  return block == range.first ? Part::kFirst : Part::kMiddle;
-}
-
-/// One thread moves parts of d_q between shared memory and where they gather. On a chained block it
-/// waits until the blocks before have added theirs, and tells when this one has.
-template <class C>
-__device__ __forceinline__ void gather(typename C::Shared& s, const BackwardArguments& p) {
-  constexpr int kBytes = C::kSlot * 4;
+/// The parts of d_q that this CTA adds to what others add, step by step: two threads see to their
+/// turns. One waits for each, the other passes it on. At most two parts are between them.
+template <class C, class Do>
+__device__ __forceinline__ void for_each_turn(typename C::Shared& s, const BackwardArguments& p,
+                                              const Do& act) {
   const int group = p.heads / p.kv_heads;
-  Ring<2> at_k(0);
-  Ring<1> out(0), read(1);
-  const float* latest = nullptr;  // where the last group went, which may be under way
+  Ring<2> at_k(0), at(0);
   for (;; at_k.advance()) {
     FullBarrier::wait(&s.full_k[at_k.stage], at_k.phase);
     const KeyBlock& b = s.block[at_k.stage];
     if (b.head < 0) break;
+    const int steps = b.chained ? b.steps : 0;
     Walk<C> w(b);
-    for (int t = 0; t < b.steps; ++t, w.advance(b)) {
+    for (int t = 0; t < steps; ++t, w.advance(b)) {
       const int m0 = w.tile * C::kM, rows = w.rows(b);
       const Part part = part_of<C>(p, b, m0, rows);
       if (part == Part::kOnly || part == Part::kNone) continue;
       const int64_t tile = int64_t{b.tile0 + w.tile} * p.heads + b.head * group + w.member;
       const int place =
           b.n0 / C::kN - blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk).first;
-      float* slot =
-          b.chained
-              ? p.shared + tile * C::kSlot
-              : p.own + (int64_t{blockIdx.x * group + w.member} * (p.whole / C::kM) + w.tile) *
-                            C::kSlot;
-      if (b.chained) await_turn(p.turns + tile, place);  // mostly while the consumers still work
-      slot == latest ? bulk_wait<0>() : bulk_wait<1>();
-      if (part == Part::kLast) {
-        EmptyBarrier::wait(&s.dq_read, read.phase);
-        read.advance();
-        FullBarrier::arrive_and_expect_tx(&s.dq_in, kBytes);
-        SM90_BULK_COPY_G2S::copy(slot, &s.dq_in, s.dq, kBytes);
-      } else {
-        EmptyBarrier::wait(&s.dq_out, out.phase);
-        out.advance();
-        part == Part::kFirst ? bulk_store(slot, s.dq, kBytes) : bulk_add(slot, s.dq, kBytes);
-        latest = slot;
-        bulk_wait_read();
-        EmptyBarrier::arrive(&s.dq_sent);
-        if (b.chained) {
-          bulk_wait<0>();
-          pass_turn(p.turns + tile, place + 1);
-        }
-      }
+      act(p.turns + tile, place, part, at);
+      at.advance();
     }
     EmptyBarrier::arrive(&s.empty_k[at_k.stage]);
   }
+}
+template <class C>
+__device__ __forceinline__ void await_turns(typename C::Shared& s, const BackwardArguments& p) {
+  for_each_turn<C>(s, p, [&](int* turn, int place, Part, const Ring<2>& at) {
+    EmptyBarrier::wait(&s.passed[at.stage], at.phase ^ 1);
+    await_turn(turn, place);
+    EmptyBarrier::arrive(&s.turn[at.stage]);
+  });
+}
+template <class C>
+__device__ __forceinline__ void pass_turns(typename C::Shared& s, const BackwardArguments& p) {
+  for_each_turn<C>(s, p, [&](int* turn, int place, Part part, const Ring<2>& at) {
+    EmptyBarrier::wait(&s.added[at.stage], at.phase);
+    EmptyBarrier::arrive(&s.passed[at.stage]);
+    if (part != Part::kLast) pass_turn(turn, place + 1);
+  });
 }
 
 }  // namespace tautline::kernels::sm90

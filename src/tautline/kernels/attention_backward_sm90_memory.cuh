@@ -1,4 +1,4 @@
-// How rows of an accumulator leave attention_backward_sm90.cuh, and its bulk copies and turns.
+// How rows of an accumulator leave attention_backward_sm90.cuh, and turns.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,7 @@ __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, i
     }
   }
 }
-/// The same in FP32: two lanes trade halves of two rows, so that each writes 16 bytes of one. No
-/// branches: where a warp could part here, it read parts of d_q before they had come.
+/// The same in FP32: two lanes trade halves of two rows, so that each writes 16 bytes of one.
 template <int kBlocks, class Registers>
 __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t stride, int row,
                                                  int rows, int columns, float scale) {
@@ -65,41 +64,61 @@ __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t
   __syncwarp();
 }
 
-/// Bulk copies of shared memory to global memory by one thread, and waiting for them.
-__device__ __forceinline__ void bulk_store(float* to, const void* from, int bytes) {
-  asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
-      : "memory");
-}
-__device__ __forceinline__ void bulk_add(float* to, const void* from, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
-      : "memory");
-}
-__device__ __forceinline__ void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-/// All but the last kPending groups have been carried out.
-template <int kPending>
-__device__ __forceinline__ void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+/// A warp's 16 rows of a 64 x 64 accumulator (numbers 4 j + 2 r + {0, 1} of a thread: row r, columns
+/// 8 j + 2 (lane % 4) + {0, 1}) as 16-bit rows, through 2 KiB of shared memory of the warp's own:
+/// `rows` of them, the first `columns` of each, times `scale`.
+template <class E, class Registers>
+__device__ __forceinline__ void store_tile(Registers x, uint32_t scratch, E* to, int64_t stride,
+                                           int rows, int columns, float scale) {
+  const int lane = threadIdx.x & 31;
+  // stmatrix takes row l % 16 of 8 columns from lane l; rows are 128 bytes, pieces of 16 swizzled.
+  const uint32_t line = scratch + (lane & 15) * 128;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      w[i] = pack<E>(x[4 * j + 2 * i] * scale, x[4 * j + 2 * i + 1] * scale);
+    const uint32_t piece = (j + (lane >> 4)) ^ (lane & 7);
+    asm volatile(
+        "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line + piece * 16),
+        "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+        : "memory");
+  }
+  __syncwarp();
+  uint4 y[4];  // all on their way before the first is stored
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 4 * i + lane / 8, piece = lane & 7;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(y[i].x), "=r"(y[i].y), "=r"(y[i].z), "=r"(y[i].w)
+                 : "r"(scratch + row * 128 + (piece ^ (row & 7)) * 16)
+                 : "memory");
+  }
+  to += (lane / 8) * stride + 8 * (lane & 7);
+  const bool inside = 8 * (lane & 7) < columns;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (inside && 4 * i + lane / 8 < rows)
+      __stwb(reinterpret_cast<uint4*>(to + 4 * i * stride), y[i]);  // a plain one is split in four
+  __syncwarp();
 }
 
-/// Until `turn` counts `place`; what was written before it was passed on is then seen, by bulk
-/// copies too.
+/// Adds to four numbers in memory, not as one, without an answer.
+__device__ __forceinline__ void add_float4(float4* to, float4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x),
+               "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
+}
+
+/// Until `turn` counts `place`; what was written before it was passed on is then seen.
 __device__ __forceinline__ void await_turn(const int* turn, int place) {
   int now;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
   } while (now != place);
-  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-/// After bulk_wait<0>, with which come the writes of bulk copies into the thread's view: a further
-/// fence costs a seventh of the whole kernel's time.
+/// Of what other threads of the CTA have written too, where this one knows of it by a barrier.
 __device__ __forceinline__ void pass_turn(int* turn, int place) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(place) : "memory");
 }

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(256)
     if (!p.softmax) continue;
     float delta = 0, lse = INFINITY;
     if (inside) {
-      lse = p.lse[head * p.rows + t.row + at] * kLog2E;
+      lse = p.lse[head * p.rows + t.row + at];
       if (lse == -INFINITY) lse = INFINITY;
       float d_o[8], other[8];
       load_piece<T>(p.d_o, t.row + at, head, piece, p.value_dim, d_o);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(256)
           const float score = dot<kLanes>(q, other, lanes);
           load_piece<T>(p.v, j, kv_head, piece, p.value_dim, other);
           const float d_weight = dot<kLanes>(d_o, other, lanes);
-          delta = fmaf(exp2f(fmaf(score, p.scale * kLog2E, -lse)), d_weight, delta);
+          delta = fmaf(exp2f(fmaf(score, p.scale, -lse) * kLog2E), d_weight, delta);
         }
       } else {
         load_piece<T>(p.o, t.row + at, head, piece, p.value_dim, other);
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(256)
       }
     }
     if (piece == 0) {
-      float* to = out + (blockIdx.x * int64_t{p.heads} + head) * 2 * kM + row;
-      to[0] = lse;
-      to[kM] = -delta;
+      float* to = out + (blockIdx.x * int64_t{p.heads} + head) * 4 * kM + row / 2 * 4 + row % 2;
+      to[0] = to[2] = -lse / p.scale;
+      to[2 * kM] = to[2 * kM + 2] = -delta;
     }
   }
 }

@@ -44,34 +44,27 @@ struct SoftmaxScores {
   template <class Arguments>
   __device__ explicit SoftmaxScores(const Arguments& p) : to_log2(p.scale * 1.44269504089f) {}
 
-  /// What the product d_o v is added to: -delta of each query.
+  /// What a product is added to, from shared memory: -lse / scale of each query, or -delta; each
+  /// pair of queries lies there twice, for rows r and r + 8.
   template <int kM, class Registers>
-  __device__ __forceinline__ void start(Registers dp, const float* minus_delta, int lane) const {
+  __device__ __forceinline__ void start(Registers x, const float* rows, int lane) const {
 #pragma unroll
     for (int j = 0; j < kM / 8; ++j) {
-      const float2 d = *reinterpret_cast<const float2*>(minus_delta + 8 * j + 2 * (lane & 3));
-#pragma unroll
-      for (int r = 0; r < 2; ++r) dp[4 * j + 2 * r] = d.x, dp[4 * j + 2 * r + 1] = d.y;
+      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
+      x[4 * j] = d.x, x[4 * j + 1] = d.y, x[4 * j + 2] = d.z, x[4 * j + 3] = d.w;
     }
   }
-  /// A thread's columns of lse, early: shared memory takes its time.
-  template <int kM>
-  __device__ __forceinline__ void load(float2* x, const float* lse, int lane) const {
-#pragma unroll
-    for (int j = 0; j < kM / 8; ++j)
-      x[j] = *reinterpret_cast<const float2*>(lse + 8 * j + 2 * (lane & 3));
-  }
+  /// Scores become weights; in their place comes what the product d_o v starts from.
   template <int kM, class Registers>
-  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t*,
-                                          const float2* lse) const {
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t*, const float* rows,
+                                          int lane) const {
 #pragma unroll
     for (int j = 0; j < kM / 8; ++j) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = 4 * j + 2 * r;
-        p[i / 2] = pack<E>(exp2_fast(fmaf(s[i], to_log2, -lse[j].x)),
-                           exp2_fast(fmaf(s[i + 1], to_log2, -lse[j].y)));
-      }
+      for (int i = 4 * j; i < 4 * j + 4; i += 2)
+        p[i / 2] = pack<E>(exp2_fast(s[i] * to_log2), exp2_fast(s[i + 1] * to_log2));
+      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
+      s[4 * j] = d.x, s[4 * j + 1] = d.y, s[4 * j + 2] = d.z, s[4 * j + 3] = d.w;
     }
   }
   template <int kM, class Registers>

@@ -32,14 +32,14 @@ inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
   const bool chains = !is_one_item(p.whole, p.max_q, p.max_k);
   w.turns_end = w.turns + (chains ? tiles * 4 : 0);
   w.rows = aligned(w.turns_end);
-  w.own = w.rows + tiles * 2 * m * 4;
+  w.own = w.rows + tiles * 4 * m * 4;
   w.shared = w.own + int64_t{p.ctas} * (p.heads / p.kv_heads) * (p.whole / m) * slot;
   w.end = w.shared + (chains ? tiles * slot : 0);
   return w;
 }
 
-/// The pass before the kernel, softmax or not: fills `rows`, [tiles, H, 2, M], where softmax needs it,
-/// and d_q = 0 in tiles that see no key.
+/// The pass before the kernel, softmax or not: fills `rows`, [tiles, H, 2, M / 2, 4], where softmax
+/// needs it: -lse / scale, then -delta, each pair of queries twice; and d_q = 0 in tiles that see no key.
 void backward_rows(const AttentionSm90Backward& p, float* rows);
 
 }  // namespace tautline::kernels::sm90
