@@ -1,6 +1,6 @@
 # The CUDA build: our kernels, libtorch's CUDA half, NCCL from the wheel.
 # scripts/configure passes CMAKE_CUDA_COMPILER (nvcc from the pinned wheels, or the machine's own 13.x).
-# -DTAUTLINE_CUDA_ARCHITECTURES="80;90a" for other cards too; kernels for Hopper alone (*_sm90*.cu) are
+# -DTAUTLINE_CUDA_ARCHITECTURES="80;90a" for other cards too; kernels for Hopper alone (*_sm90*.cu, *_sm90/*.cu) are
 # always 90a.
 set(TAUTLINE_CUDA_ARCHITECTURES 90a CACHE STRING "architectures of the CUDA kernels, from 80")
 set(CMAKE_CUDA_ARCHITECTURES ${TAUTLINE_CUDA_ARCHITECTURES})

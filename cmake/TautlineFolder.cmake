@@ -3,7 +3,7 @@
 # Files are found by their place, at most one folder down, so adding one needs no edit here.
 #   *_cpu.cpp   compiled once for each instruction set (see tautline_isa below)
 #   *.cu        only in the CUDA build
-#   *_sm90*.cu  of those, for Hopper alone and with CUTLASS's headers (see tautline_sm90 below)
+#   *_sm90*.cu, *_sm90/*.cu  of those, for Hopper alone and with CUTLASS's headers (see tautline_sm90 below)
 include(GoogleTest)
 
 # A fast CPU kernel is compiled twice, into namespaces v3 (AVX2, FMA) and v4 (AVX-512), with TAUTLINE_ISA as
@@ -42,10 +42,10 @@ function(tautline_folder name)
   set(isa_sources ${sources})
   list(FILTER isa_sources INCLUDE REGEX "_cpu\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "_cpu\\.cpp$|/main\\.cpp$")
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${dir}/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${dir}/*.cu ${dir}/*/*.cu)
   set(sm90_sources ${cuda_sources})
-  list(FILTER sm90_sources INCLUDE REGEX "_sm90[^/]*\\.cu$")
-  list(FILTER cuda_sources EXCLUDE REGEX "_sm90[^/]*\\.cu$")
+  list(FILTER sm90_sources INCLUDE REGEX "_sm90[^/]*(/[^/]*)?\\.cu$")
+  list(FILTER cuda_sources EXCLUDE REGEX "_sm90[^/]*(/[^/]*)?\\.cu$")
   if(TAUTLINE_CUDA)
     list(APPEND sources ${cuda_sources})
   else()

@@ -1,4 +1,4 @@
-// Is it right, and how fast? The backward of src/tautline/kernels/attention_backward_sm90.h against
+// Is it right, and how fast? The backward of src/tautline/kernels/attention_sm90/backward.h against
 // plain kernels (FP32, one block a query or key), twice for the same bits, with NaN in a neighbour;
 // then timed on the rows of GPU.md.
 //   check_backward check|time|all [part of a case's name [head dimension [activation or -1, 3f: fast
@@ -17,8 +17,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "tautline/kernels/attention_backward_sm90.h"
 #include "tautline/kernels/attention_order.h"
+#include "tautline/kernels/attention_sm90/backward.h"
 
 #include "check_backward_plain.cuh"
 

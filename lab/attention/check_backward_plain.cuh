@@ -6,7 +6,7 @@
 
 #include <cuda_bf16.h>
 
-#include "tautline/kernels/attention_backward_sm90.h"
+#include "tautline/kernels/attention_sm90/backward.h"
 
 using namespace tautline::kernels;
 using bf16 = __nv_bfloat16;

@@ -1,5 +1,5 @@
 // The kernels as the library calls them, for check_forward.cu.
-#include "tautline/kernels/attention_sm90.h"
+#include "tautline/kernels/attention_sm90/forward.h"
 
 #include "variants.h"
 

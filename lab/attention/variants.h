@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tautline/kernels/attention_forward_launch_sm90.h"
+#include "tautline/kernels/attention_sm90/forward_launch.h"
 
 struct Variant {
   std::string name;

@@ -1,8 +1,8 @@
 // The Hopper kernels of attention and gdpa follow the double references too, on what they take.
 #include <optional>
 
-#include "tautline/kernels/attention_backward_sm90.h"
-#include "tautline/kernels/attention_sm90.h"
+#include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/forward.h"
 
 #include "gpu/attention_device.h"
 

@@ -8,8 +8,8 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/zeros.h>
 
-#include "tautline/kernels/attention_backward_sm90.h"
-#include "tautline/kernels/attention_sm90.h"
+#include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/forward.h"
 #include "tautline/ops/attention_order.h"
 
 namespace tautline::ops {

@@ -1,5 +1,5 @@
 // Which CUDA kernel computes a problem of jagged_attention or gdpa: the fastest that takes it.
-//   sm90      ours for Hopper (kernels/attention_sm90.h)
+//   sm90      ours for Hopper (kernels/attention_sm90/forward.h)
 //   flash2    libtorch's FlashAttention-2: softmax, and no more than causality
 //   portable  ours for every card from sm_80 (kernels/attention_portable.cuh): takes everything
 #pragma once
@@ -39,7 +39,7 @@ AttentionGradients flash_backward(const AttentionArguments& a, const Tensor& d_o
 /// come from libtorch's allocator.
 void attention_forward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a);
 void attention_backward_cuda(kernels::JaggedAttention& p, const AttentionArguments& a);
-/// fast: see kernels/attention_sm90.h; the portable kernel has no such form and is exact.
+/// fast: see kernels/attention_sm90/forward.h; the portable kernel has no such form and is exact.
 void gdpa_forward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast);
 void gdpa_backward_cuda(kernels::Gdpa& p, const AttentionArguments& a, bool fast);
 

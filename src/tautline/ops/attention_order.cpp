@@ -4,8 +4,8 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
-#include "tautline/kernels/attention_backward_sm90.h"
-#include "tautline/kernels/attention_sm90.h"
+#include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/forward.h"
 
 namespace tautline::ops {
 namespace {

@@ -33,7 +33,7 @@ struct AttentionOptions {
   OptionalTensor q_time, k_time;  // [Tq], [Tk] int64, with time_bias
   OptionalTensor order;           // of attention_order, made once a batch; none: the call makes it
   bool fast = false;  // gdpa on Hopper: silu and gelu_tanh by tanh.approx, f(s) off by 2^-12 |s|,
-                      // in bf16 f'(s) too (kernels/attention_backward_sm90_pointwise.cuh)
+                      // in bf16 f'(s) too (kernels/attention_sm90/backward_pointwise.cuh)
 };
 
 /// o_i = sum_j softmax_j(scale q_i . k_j + bias) v_j. q [Tq, H, D], k [Tk, G, D], v [Tk, G, E], H a

@@ -1,9 +1,0 @@
-#include "tautline/kernels/attention_forward_launch_sm90.cuh"
-
-namespace tautline::kernels::sm90 {
-
-void forward_silu_fast(const Forward& f) {
-  forward_with<Pointwise<ScoreActivation::kSilu, true>>(f);
-}
-
-}  // namespace tautline::kernels::sm90

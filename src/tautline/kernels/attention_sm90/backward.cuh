@@ -1,0 +1,143 @@
+// The kernel of backward.h. Four warpgroups: one of single threads that load tiles with TMA and see to
+// turns (backward_load.cuh), one for d_q (backward_queries.cuh), two of 64 keys each (backward_keys.cuh).
+//
+// A step is one tile of M queries against 128 keys; scores are transposed, keys by queries, so that
+// P^T and dS^T are register operands of the products for d_v and d_k:
+//   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q     a warpgroup of keys
+//   dQ = dS K                                                        the one of d_q
+// The warpgroups of keys never wait for each other: dS goes to the third through stages in shared
+// memory. So one exponentiates while another multiplies. Registers are what there is least of: the
+// scores' are dP's too and P's are dS's, so products come in two bunches, [dP, dV] and [dK, next S],
+// each awaited before what reads it.
+//
+// M queries of a tile, D head dimension, E element type.
+#pragma once
+
+#include <cstdint>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include "tautline/kernels/attention_sm90/backward_config.cuh"
+#include "tautline/kernels/attention_sm90/backward_keys.cuh"
+#include "tautline/kernels/attention_sm90/backward_load.cuh"
+#include "tautline/kernels/attention_sm90/backward_queries.cuh"
+#include "tautline/kernels/attention_sm90/backward_workspace.h"
+#include "tautline/kernels/launch.cuh"
+
+namespace tautline::kernels::sm90 {
+
+template <class C, class TmaQ, class TmaK>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_backward(const __grid_constant__ BackwardArguments p,
+                       const __grid_constant__ TmaQ tma_q, const __grid_constant__ TmaQ tma_do,
+                       const __grid_constant__ TmaK tma_k, const __grid_constant__ TmaK tma_v) {
+  extern __shared__ char raw[];
+  auto& s = *reinterpret_cast<typename C::Shared*>(raw);
+  if (threadIdx.x == 0) {
+    const auto init = [](uint64_t* full, uint64_t* empty, int stages, int readers) {
+      for (int i = 0; i < stages; ++i)
+        FullBarrier::init(full + i, 1), EmptyBarrier::init(empty + i, readers);
+    };
+    // Readers: the warps that keep keys; of keys, those of d_q and who sees to turns too.
+    init(s.full_k, s.empty_k, 2, 8 + 4 + 2);
+    init(&s.full_v, &s.empty_v, 1, 8);
+    init(s.full_q, s.empty_q, C::kQStages, 8);
+    init(s.full_do, s.empty_do, C::kDoStages, 8);
+    for (int i = 0; i < C::kDsStages; ++i)
+      EmptyBarrier::init(s.full_ds + i, 8), EmptyBarrier::init(s.empty_ds + i, 4);
+    for (int i = 0; i < 2; ++i) {
+      EmptyBarrier::init(s.turn + i, 1), EmptyBarrier::init(s.added + i, 4);
+      EmptyBarrier::init(s.passed + i, 1);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
+  __syncthreads();
+  const int group = cutlass::canonical_warp_group_idx();
+  if (group == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<24>();
+    const int warp = cutlass::canonical_warp_idx_sync();
+    if (warp < 3 && cute::elect_one_sync()) {
+      if (warp == 0)
+        produce<C>(s, p, tma_q, tma_do, tma_k, tma_v);
+      else if (warp == 1)
+        await_turns<C>(s, p);
+      else
+        pass_turns<C>(s, p);
+    }
+  } else if (group == 1) {
+    cutlass::arch::warpgroup_reg_dealloc<C::kQueryRegisters>();
+    consume_queries<C>(s, p);
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<C::kKeyRegisters>();
+    consume_keys<C>(s, p, group - 2);
+  }
+}
+
+template <class C>
+void launch_backward(const AttentionSm90Backward& p) {
+  using E = typename C::E;
+  const cudaStream_t stream = stream_of(p.stream);
+  const BackwardWorkspace w = backward_workspace(p);
+  char* workspace = static_cast<char*>(p.workspace);
+  const auto bound = [](int64_t x) {
+    return static_cast<int32_t>(x < 0 || x > (1 << 30) ? 1 << 30 : x);
+  };
+  BackwardArguments a{};
+  a.q_offsets = p.q_offsets;
+  a.k_offsets = p.k_offsets;
+  a.tiles = p.tiles;
+  a.count = p.count;
+  a.seeds = p.q_offsets ? 0 : static_cast<int32_t>(p.max_q);
+  a.head_dim = p.head_dim;
+  a.value_dim = p.value_dim;
+  a.q_tokens = p.q_offsets ? p.rows : p.max_q;
+  a.q_rows = p.rows;
+  a.k_tokens = p.k_tokens;
+  a.heads = p.heads;
+  a.kv_heads = p.kv_heads;
+  a.whole = p.whole;
+  a.left = bound(p.window.left);
+  a.right = bound(p.window.right);
+  a.scale = p.scale;
+  a.beta = p.beta;
+  a.activation = p.activation;
+  a.d_q = p.d_q.data, a.q_token = p.d_q.token_stride, a.q_head = p.d_q.head_stride;
+  a.d_k = p.d_k.data, a.k_token = p.d_k.token_stride, a.k_head = p.d_k.head_stride;
+  a.d_v = p.d_v.data, a.v_token = p.d_v.token_stride, a.v_head = p.d_v.head_stride;
+  a.next = reinterpret_cast<int32_t*>(workspace + w.next);
+  a.turns = reinterpret_cast<int32_t*>(workspace + w.turns);
+  a.rows = reinterpret_cast<float*>(workspace + w.rows);
+  a.own = reinterpret_cast<float*>(workspace + w.own);
+  a.shared = reinterpret_cast<float*>(workspace + w.shared);
+  check_cuda(cudaMemsetAsync(workspace, 0, w.turns_end, stream), "cudaMemsetAsync");
+  backward_rows(p, reinterpret_cast<float*>(workspace + w.rows));
+  if (p.k_tokens == 0) return;
+
+  // Maps end with the tensors: columns beyond their widths are zeros.
+  const auto view = [](const HeadsView& x, int64_t tokens, int width, int heads) {
+    return make_tensor(make_gmem_ptr(static_cast<const E*>(x.data)),
+                       make_shape(int(tokens), width, heads),
+                       make_stride(x.token_stride, _1{}, x.head_stride));
+  };
+  const auto query_map = [&](const HeadsView& x, int64_t tokens, int width) {
+    return make_tma_copy(SM90_TMA_LOAD{}, view(x, tokens > 0 ? tokens : 1, width, p.heads),
+                         take<0, 2>(typename C::LayoutQ{}), Shape<Int<C::kM>, Int<C::kD>>{}, _1{});
+  };
+  const auto key_map = [&](const HeadsView& x, int width) {
+    return make_tma_copy(SM90_TMA_LOAD{}, view(x, p.k_tokens, width, p.kv_heads),
+                         take<0, 2>(typename C::LayoutK{}), Shape<Int<C::kN>, Int<C::kD>>{}, _1{});
+  };
+  const auto tma_q = query_map(p.q, a.q_tokens, p.head_dim);
+  const auto tma_do = query_map(p.d_o, a.q_rows, p.value_dim);
+  const auto tma_k = key_map(p.k, p.head_dim), tma_v = key_map(p.v, p.value_dim);
+  using TmaQ = std::remove_const_t<decltype(tma_q)>;
+  using TmaK = std::remove_const_t<decltype(tma_k)>;
+  auto* kernel = attention_backward<C, TmaQ, TmaK>;
+  constexpr int kBytes = sizeof(typename C::Shared);
+  static_assert(kBytes <= 232448);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+             "cudaFuncSetAttribute");
+  kernel<<<p.ctas, C::kThreads, kBytes, stream>>>(a, tma_q, tma_do, tma_k, tma_v);
+  check_launch("attention backward");
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,209 @@
+// The shapes, barriers and small tools of backward.cuh.
+#pragma once
+
+#include <cstdint>
+#include <cute/tensor.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/numeric_types.h>
+
+#include "tautline/kernels/attention_sm90/backward.h"
+
+namespace tautline::kernels::sm90 {
+
+using namespace cute;
+
+/// What a key block is, from the producer to everyone else.
+struct KeyBlock {
+  int64_t q_start, k_start;  // first row of o and key token of the sequence
+  int32_t nq, nk, n0;        // lengths, first key of the block
+  int32_t head;              // of keys; negative: no more blocks
+  int32_t q_first, q_last;   // tiles of queries [first, last), walked downwards
+  int32_t steps;             // tiles times query heads
+  int32_t tile0;             // number of the sequence's first tile of queries among all
+  int32_t seen;              // 0: no query sees these keys; the one step is a blank
+  int32_t chained;           // other CTAs add to the same d_q
+};
+
+/// What becomes of a step's part of d_q: it is the only one; or the first, put where the parts
+/// gather; or added there; or the last, which takes the sum of the others.
+enum class Part { kOnly, kFirst, kMiddle, kLast, kNone };
+
+/// What a step is, from the producer to everyone else.
+struct alignas(16) Step {
+  int32_t m0, rows;  // first query of the tile, and how many there are; 0: no query sees the keys
+  int32_t flags;     // and the part, from kPart on
+  int32_t member;    // of the group of query heads
+  static constexpr int kFirst = 1, kLast = 2;   // of its key block
+  static constexpr int kMasked = 4, kTail = 8;  // some pairs are hidden; keys end inside the block
+  static constexpr int kEnd = 16;               // not a step: there are no more
+  static constexpr int kPart = 32;
+  __device__ __forceinline__ Part part() const { return static_cast<Part>(flags / kPart); }
+};
+
+template <class E_, int kD_, int kM_, class Scores_>
+struct BackwardConfig {
+  using E = E_;
+  using Scores = Scores_;
+  static constexpr int kD = kD_, kM = kM_, kN = 128, kThreads = 512;
+  // Registers of a thread: 24 of those that load, and of the others, together what there are.
+  static constexpr int kQueryRegisters = 72, kKeyRegisters = 208;
+  static_assert(24 + kQueryRegisters + 2 * kKeyRegisters <= 512);
+  static constexpr int kQStages = 3, kDoStages = 2, kDsStages = kD_ == 128 ? 3 : 2;
+  // Steps that are known: the producer is three ahead of the warpgroups of keys, which are at most
+  // the stages of dS ahead of d_q's.
+  static constexpr int kSteps = 8;
+
+  using Atom = GMMA::Layout_K_SW128_Atom<E>;
+  template <int kRows, int kStages>
+  using Tiles = decltype(tile_to_shape(Atom{}, Shape<Int<kRows>, Int<kD>, Int<kStages>>{}));
+  template <int kRows, int kStages>  // the same, columns first
+  using Transposed = decltype(composition(
+      Tiles<kRows, kStages>{}, make_layout(Shape<Int<kD>, Int<kRows>, Int<kStages>>{},
+                                           make_stride(Int<kRows>{}, _1{}, Int<kRows * kD>{}))));
+  using LayoutQ = Tiles<kM, kQStages>;
+  using LayoutQt = Transposed<kM, kQStages>;
+  using LayoutDo = Tiles<kM, kDoStages>;
+  using LayoutDot = Transposed<kM, kDoStages>;
+  using LayoutK = Tiles<kN, 2>;
+  using LayoutKt = Transposed<kN, 2>;
+  using LayoutV = Tiles<kN, 1>;
+  using LayoutDs = decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{},
+                                          Shape<Int<kM>, Int<kN>, Int<kDsStages>>{}));
+  using LayoutDst =
+      decltype(composition(LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>, Int<kDsStages>>{},
+                                                   make_stride(Int<kM>{}, _1{}, Int<kM * kN>{}))));
+  using TwoRows = Layout<Shape<_2, _1, _1>>;
+  using MmaS = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, Int<kD>>>(), TwoRows{}));
+  using MmaKv =
+      decltype(make_tiled_mma(GMMA::rs_op_selector<E, E, float, Shape<Int<kN>, Int<kD>, Int<kM>>,
+                                                   GMMA::Major::K, GMMA::Major::MN>(),
+                              TwoRows{}));
+  // d_q in two halves: rows of 128 queries, or columns of 64.
+  static constexpr bool kSplitColumns = kM == 64;
+  static constexpr int kQColumns = kSplitColumns ? kD / 2 : kD;
+  using MmaQ = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<E, E, float, Shape<_64, Int<kQColumns>, Int<kN>>, GMMA::Major::MN,
+                           GMMA::Major::MN>(),
+      Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
+  static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2;
+  static constexpr uint32_t kRowBytes = Scores::kRows ? kM * 8 : 0;
+  static constexpr int kSlot = kM * kD;  // floats of d_q of a tile
+
+  struct alignas(1024) Shared {
+    alignas(1024) E q[kQStages * kM * kD];
+    alignas(1024) E d_o[kDoStages * kM * kD];
+    alignas(1024) E k[2 * kN * kD];
+    alignas(1024) E v[kN * kD];
+    alignas(1024) E ds[kDsStages * kM * kN];
+    alignas(128) float lse[kQStages][Scores::kRows ? 2 * kM : 4];
+    alignas(128) float delta[kDoStages][Scores::kRows ? 2 * kM : 4];
+    KeyBlock block[2];
+    Step step[kSteps];
+    uint64_t full_k[2], empty_k[2], full_v, empty_v;
+    uint64_t full_q[kQStages], empty_q[kQStages], full_do[kDoStages], empty_do[kDoStages];
+    uint64_t full_ds[kDsStages], empty_ds[kDsStages];
+    uint64_t turn[2], added[2], passed[2];  // of parts of d_q that several CTAs add
+  };
+};
+
+using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
+using EmptyBarrier = cutlass::arch::ClusterBarrier;
+
+/// Launch-time parts of the problem in the kernel's types.
+struct BackwardArguments {
+  const int64_t *q_offsets, *k_offsets;
+  const int32_t *tiles, *count;
+  int64_t q_tokens, q_rows, k_tokens;
+  int32_t heads, kv_heads, whole, left, right;  // bounds of the window; none: 2^30
+  int32_t seeds, head_dim, value_dim;           // queries that stand in for every sequence, or 0
+  float scale, beta;
+  ScoreActivation activation;
+  void *d_q, *d_k, *d_v;
+  int64_t q_token, q_head, k_token, k_head, v_token, v_head;  // of d_q, d_k, d_v
+  const float* rows;    // [tiles, H, 2, M / 2, 4], see backward_rows
+  float *own, *shared;  // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
+  int32_t *turns, *next;
+};
+
+/// Key blocks [first, last] that queries [m0, m1) of a sequence see; last < first: none.
+struct BlockRange {
+  int first, last;
+};
+__device__ __forceinline__ BlockRange blocks_seen(int left, int right, int m0, int m1, int nq,
+                                                  int nk) {
+  const int shift = nk - nq, first = m0 + shift - left, last = m1 + shift + right;
+  return {(first > 0 ? first : 0) / 128, ((last < nk ? last : nk) + 127) / 128 - 1};
+}
+
+template <class Mma, class A, class B, class Acc>
+__device__ __forceinline__ void issue(Mma& mma, const A& a, const B& b, Acc& acc,
+                                      GMMA::ScaleOut first = GMMA::ScaleOut::Zero) {
+  warpgroup_fence_operand(acc);
+  warpgroup_arrive();
+  mma.accumulate_ = first;
+#pragma unroll
+  for (int k = 0; k < size<2>(a); ++k) {
+    cute::gemm(mma, a(_, _, k), b(_, _, k), acc);
+    mma.accumulate_ = GMMA::ScaleOut::One;
+  }
+  warpgroup_commit_batch();
+}
+
+/// (2, 2, N / 8) a thread of an accumulator as the A operand of the next product: the same order.
+template <class Layout>
+__device__ __forceinline__ auto as_operand(Layout l) {
+  const auto inner = logical_divide(get<0>(l), Shape<Underscore, Underscore, _2>{});
+  return make_layout(make_layout(get<0>(inner), get<1>(inner), get<2, 0>(inner)), get<1>(l),
+                     make_layout(get<2, 1>(inner), get<2>(l)));
+}
+
+/// Rows [rows, R) of a swizzled [R, D] tile become 0. By 128 threads; both warpgroups do it, each
+/// before its own products, so that neither waits for the other.
+template <int R, int D, class E>
+__device__ __forceinline__ void clear_tail(E* tile, int rows, int thread, int group) {
+#pragma unroll
+  for (int c = 0; c < D / 64; ++c) {
+    uint4* column = reinterpret_cast<uint4*>(tile + c * R * 64);
+    for (int i = rows * 8 + thread; i < R * 8; i += 128) column[i] = uint4{0, 0, 0, 0};
+  }
+  cutlass::arch::fence_view_async_shared();
+  cutlass::arch::NamedBarrier::sync(128, 2 + group);
+}
+
+/// The steps of a key block: tiles of queries downwards, for each query head of the group.
+template <class C>
+struct Walk {
+  int tile, member = 0;  // member of the group of query heads
+  __device__ __forceinline__ explicit Walk(const KeyBlock& b) : tile(b.q_last - 1) {}
+  __device__ __forceinline__ void advance(const KeyBlock& b) {
+    if (--tile < b.q_first) tile = b.q_last - 1, ++member;
+  }
+  __device__ __forceinline__ int rows(const KeyBlock& b) const {
+    return b.seen ? min(C::kM, b.nq - tile * C::kM) : 0;
+  }
+};
+
+/// What becomes of a step's part of d_q.
+template <class C>
+__device__ __forceinline__ Part part_of(const BackwardArguments& p, const KeyBlock& b, int m0,
+                                        int rows) {
+  if (!b.seen) return Part::kNone;
+  const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
+  const int block = b.n0 / C::kN;
+  if (block == range.last) return block == range.first ? Part::kOnly : Part::kLast;
+  return block == range.first ? Part::kFirst : Part::kMiddle;
+}
+
+/// A ring of stages; `phase` is the parity to wait for.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase;
+  __device__ __forceinline__ explicit Ring(uint32_t phase) : phase(phase) {}
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,126 @@
+// How rows of an accumulator leave backward.cuh, and turns.
+#pragma once
+
+#include <cstdint>
+
+#include "tautline/kernels/attention_sm90/backward_scores.cuh"
+
+namespace tautline::kernels::sm90 {
+
+/// Rows row and row + 8 (where below `rows`) of a 64 x 8 kBlocks accumulator, times `scale`, of each the
+/// first `columns`. Four lanes hold a row's pairs of columns; they trade them so that each writes 16
+/// bytes.
+template <int kBlocks, class E, class Registers>
+__device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, int row, int rows,
+                                           int columns, float scale) {
+  const int lane = threadIdx.x & 3;
+  const bool odd = lane & 1, upper = lane & 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    E* line = to + (row + 8 * r) * stride;
+    const bool inside = row + 8 * r < rows;
+#pragma unroll
+    for (int j = 0; j < kBlocks; j += 4) {
+      uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        w[i] = pack<E>(x[4 * (j + i) + 2 * r] * scale, x[4 * (j + i) + 2 * r + 1] * scale);
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+        (odd ? w[i] : w[i + 1]) = got;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + 2], 2);
+        (upper ? w[i] : w[i + 2]) = got;
+      }
+      if (inside && 8 * (j + lane) < columns)
+        *reinterpret_cast<uint4*>(line + 8 * (j + lane)) = uint4{w[0], w[1], w[2], w[3]};
+    }
+  }
+}
+/// The same in FP32: two lanes trade halves of two rows, so that each writes 16 bytes of one.
+template <int kBlocks, class Registers>
+__device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t stride, int row,
+                                                 int rows, int columns, float scale) {
+  const int lane = threadIdx.x & 3;
+  const bool odd = lane & 1;
+  float* line = to + (row + (odd ? 8 : 0)) * stride + 4 * (lane / 2);
+  const bool inside = row + (odd ? 8 : 0) < rows;
+#pragma unroll
+  for (int j = 0; j < kBlocks; ++j) {
+    float y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = x[4 * j + i] * scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float got = __shfl_xor_sync(0xffffffffu, odd ? y[i] : y[i + 2], 1);
+      (odd ? y[i] : y[i + 2]) = got;
+    }
+    if (inside && 8 * j < columns)
+      *reinterpret_cast<float4*>(line + 8 * j) = float4{y[0], y[1], y[2], y[3]};
+  }
+  __syncwarp();
+}
+
+/// A warp's 16 rows of a 64 x 64 accumulator (numbers 4 j + 2 r + {0, 1} of a thread: row r, columns
+/// 8 j + 2 (lane % 4) + {0, 1}) as 16-bit rows, through 2 KiB of shared memory of the warp's own:
+/// `rows` of them, the first `columns` of each, times `scale`.
+template <class E, class Registers>
+__device__ __forceinline__ void store_tile(Registers x, uint32_t scratch, E* to, int64_t stride,
+                                           int rows, int columns, float scale) {
+  const int lane = threadIdx.x & 31;
+  // stmatrix takes row l % 16 of 8 columns from lane l; rows are 128 bytes, pieces of 16 swizzled.
+  const uint32_t line = scratch + (lane & 15) * 128;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      w[i] = pack<E>(x[4 * j + 2 * i] * scale, x[4 * j + 2 * i + 1] * scale);
+    const uint32_t piece = (j + (lane >> 4)) ^ (lane & 7);
+    asm volatile(
+        "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line + piece * 16),
+        "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+        : "memory");
+  }
+  __syncwarp();
+  uint4 y[4];  // all on their way before the first is stored
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 4 * i + lane / 8, piece = lane & 7;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(y[i].x), "=r"(y[i].y), "=r"(y[i].z), "=r"(y[i].w)
+                 : "r"(scratch + row * 128 + (piece ^ (row & 7)) * 16)
+                 : "memory");
+  }
+  to += (lane / 8) * stride + 8 * (lane & 7);
+  const bool inside = 8 * (lane & 7) < columns;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (inside && 4 * i + lane / 8 < rows)
+      __stwb(reinterpret_cast<uint4*>(to + 4 * i * stride), y[i]);  // a plain one is split in four
+  __syncwarp();
+}
+
+/// Adds to four numbers in memory, not as one, without an answer.
+__device__ __forceinline__ void add_float4(float4* to, float4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x),
+               "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
+}
+
+/// Until `turn` counts `place`; what was written before it was passed on is then seen.
+__device__ __forceinline__ void await_turn(const int* turn, int place) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  } while (now != place);
+}
+/// Of what other threads of the CTA have written too, where this one knows of it by a barrier.
+__device__ __forceinline__ void pass_turn(int* turn, int place) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(place) : "memory");
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,15 @@
+// GDPA with the other functions, fp16, head dimension 128.
+#include "tautline/kernels/attention_sm90/backward.cuh"
+#include "tautline/kernels/attention_sm90/backward_pointwise.cuh"
+
+namespace tautline::kernels::sm90 {
+
+void other_backward_fp16_d128(const AttentionSm90Backward& p) {
+  using E = cutlass::half_t;
+  using enum ScoreActivation;
+  launch_backward<BackwardConfig<
+      E, 128, 64,
+      PointwiseScores<E, kIdentity, kRelu, kSquaredRelu, kGelu, kLeakyRelu, kHardSwish>>>(p);
+}
+
+}  // namespace tautline::kernels::sm90

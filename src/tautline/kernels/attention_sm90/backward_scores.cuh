@@ -1,0 +1,80 @@
+// What a score becomes in backward.cuh: 16-bit weights, and their gradients.
+#pragma once
+
+#include <cstdint>
+#include <cutlass/numeric_types.h>
+#include <type_traits>
+
+#include "tautline/kernels/attention_sm90/backward.h"
+
+namespace tautline::kernels::sm90 {
+
+template <class E>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t word;
+  if constexpr (sizeof(E) == 2 && std::is_same_v<E, cutlass::bfloat16_t>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <class E>
+__device__ __forceinline__ float2 unpack(uint32_t word) {
+  if constexpr (std::is_same_v<E, cutlass::bfloat16_t>) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+  } else {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  }
+}
+
+/// P = exp(scale s - lse), dS = P (dP - delta). A thread has rows (keys) r, r + 8 and columns
+/// (queries) 8 j + 2 (lane % 4) + {0, 1}: numbers 4 j + 2 r + {0, 1}. From here P is in 16 bits, in
+/// the gradient too: half the registers, so that the products behind have room.
+template <class E>
+struct SoftmaxScores {
+  static constexpr bool kRows = true, kGates = false;
+  float to_log2;
+  template <class Arguments>
+  __device__ explicit SoftmaxScores(const Arguments& p) : to_log2(p.scale * 1.44269504089f) {}
+
+  /// What a product is added to, from shared memory: -lse / scale of each query, or -delta; each
+  /// pair of queries lies there twice, for rows r and r + 8.
+  template <int kM, class Registers>
+  __device__ __forceinline__ void start(Registers x, const float* rows, int lane) const {
+#pragma unroll
+    for (int j = 0; j < kM / 8; ++j) {
+      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
+      x[4 * j] = d.x, x[4 * j + 1] = d.y, x[4 * j + 2] = d.z, x[4 * j + 3] = d.w;
+    }
+  }
+  /// Scores become weights; in their place comes what the product d_o v starts from.
+  template <int kM, class Registers>
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t*, const float* rows,
+                                          int lane) const {
+#pragma unroll
+    for (int j = 0; j < kM / 8; ++j) {
+#pragma unroll
+      for (int i = 4 * j; i < 4 * j + 4; i += 2)
+        p[i / 2] = pack<E>(exp2_fast(s[i] * to_log2), exp2_fast(s[i + 1] * to_log2));
+      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
+      s[4 * j] = d.x, s[4 * j + 1] = d.y, s[4 * j + 2] = d.z, s[4 * j + 3] = d.w;
+    }
+  }
+  template <int kM, class Registers>
+  __device__ __forceinline__ void gradients(const uint32_t* p, Registers dp, uint32_t* ds) const {
+#pragma unroll
+    for (int i = 0; i < kM / 2; i += 2) {
+      const float2 x = unpack<E>(p[i / 2]);
+      ds[i / 2] = pack<E>(x.x * dp[i], x.y * dp[i + 1]);
+    }
+  }
+};
+
+}  // namespace tautline::kernels::sm90

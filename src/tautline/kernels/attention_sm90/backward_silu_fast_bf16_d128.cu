@@ -1,0 +1,12 @@
+// GDPA with SiLU by tanh.approx, bf16, head dimension 128.
+#include "tautline/kernels/attention_sm90/backward.cuh"
+#include "tautline/kernels/attention_sm90/backward_pointwise.cuh"
+
+namespace tautline::kernels::sm90 {
+
+void silu_fast_backward_bf16_d128(const AttentionSm90Backward& p) {
+  using E = cutlass::bfloat16_t;
+  launch_backward<BackwardConfig<E, 128, 64, FastScores<E, ScoreActivation::kSilu>>>(p);
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,11 @@
+// Softmax, fp16, head dimension 64.
+#include "tautline/kernels/attention_sm90/backward.cuh"
+
+namespace tautline::kernels::sm90 {
+
+void softmax_backward_fp16_d64(const AttentionSm90Backward& p) {
+  using E = cutlass::half_t;
+  launch_backward<BackwardConfig<E, 64, 128, SoftmaxScores<E>>>(p);
+}
+
+}  // namespace tautline::kernels::sm90

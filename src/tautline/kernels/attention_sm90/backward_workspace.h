@@ -1,0 +1,45 @@
+// Where backward.cuh keeps things between its kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "tautline/kernels/attention_order.h"
+#include "tautline/kernels/attention_sm90/backward.h"
+
+namespace tautline::kernels::sm90 {
+
+/// Columns of the kernel that takes the problem, and queries of its tiles.
+inline int columns_of(const AttentionSm90Backward& p) {
+  return p.head_dim <= 64 && p.value_dim <= 64 ? 64 : 128;
+}
+inline int tile_of(const AttentionSm90Backward& p) { return columns_of(p) == 64 ? 128 : 64; }
+
+inline int64_t query_tiles(const AttentionSm90Backward& p, int m) {
+  return p.rows / m + p.sequences + 1;
+}
+
+/// Where things lie in the workspace, in bytes.
+struct BackwardWorkspace {
+  int64_t next, turns, turns_end, rows, own, shared, end;
+};
+inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
+  const int m = tile_of(p);
+  const auto aligned = [](int64_t x) { return (x + 127) / 128 * 128; };
+  const int64_t tiles = query_tiles(p, m) * p.heads, slot = int64_t{m} * columns_of(p) * 4;
+  BackwardWorkspace w;
+  w.next = 0;
+  w.turns = 128;
+  const bool chains = !is_one_item(p.whole, p.max_q, p.max_k);
+  w.turns_end = w.turns + (chains ? tiles * 4 : 0);
+  w.rows = aligned(w.turns_end);
+  w.own = w.rows + tiles * 4 * m * 4;
+  w.shared = w.own + int64_t{p.ctas} * (p.heads / p.kv_heads) * (p.whole / m) * slot;
+  w.end = w.shared + (chains ? tiles * slot : 0);
+  return w;
+}
+
+/// The pass before the kernel, softmax or not: fills `rows`, [tiles, H, 2, M / 2, 4], where softmax
+/// needs it: -lse / scale, then -delta, each pair of queries twice; and d_q = 0 in tiles that see no key.
+void backward_rows(const AttentionSm90Backward& p, float* rows);
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,9 @@
+#include "tautline/kernels/attention_sm90/forward_launch.cuh"
+
+namespace tautline::kernels::sm90 {
+
+void forward_gelu_tanh(const Forward& f) {
+  forward_with<Pointwise<ScoreActivation::kGeluTanh, false>>(f);
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,11 @@
+#include "tautline/kernels/attention_sm90/forward_launch.cuh"
+
+namespace tautline::kernels::sm90 {
+
+void forward_gelu_tanh_fast(const Forward& f) {
+  if (f.p.element == Element::kFloat16)
+    return forward_half<Pointwise<ScoreActivation::kGeluTanh, true>>(f);
+  forward_bfloat16<Pointwise<ScoreActivation::kGeluTanh, true, true>>(f);
+}
+
+}  // namespace tautline::kernels::sm90

@@ -1,0 +1,175 @@
+// What becomes of a warpgroup's scores between the two products of the Hopper forward: weights of
+// softmax, kept in step with a running maximum and sum, or an activation of each score alone.
+//
+// A thread holds scores s[4j + 2i + c] of rows l / 4 + 8i and columns 8j + 2(l mod 4) + c, l its lane.
+#pragma once
+
+#include <cmath>
+
+#include "tautline/kernels/attention_sm90/forward_launch.h"
+#include "tautline/kernels/gdpa.h"
+#include "tautline/kernels/hopper.cuh"
+
+namespace tautline::kernels::sm90 {
+
+/// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m need not be the row's
+/// maximum, since the ratio of output to sum is exact whatever m is (FlashAttention-4 has the idea).
+/// It trails the maximum by at most kSlack. (To trust the first block's maximum saves the search and is up to
+/// 8 % faster, but a row that then passes 100 octaves must be computed once more: in training, logits
+/// grew that far within 20 steps, and attention took 50 times as long.)
+struct Softmax {
+  static constexpr bool kMaskTail = true, kRescales = true;
+  static constexpr float kSlack = 8;
+  float top[2], sum[2];  // m; the sum of this thread's columns
+  float to_log2;
+
+  __device__ void begin(const ScoreNumbers& n) {
+    to_log2 = n.scale;
+    top[0] = top[1] = -INFINITY;
+    sum[0] = sum[1] = 0;
+  }
+  /// Raises m where it trails too far; true where it did, and then rows so far must be multiplied by
+  /// `factor`.
+  template <int kCount>
+  __device__ __forceinline__ bool track(const float (&s)[kCount], float (&factor)[2]) {
+    float most[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < kCount; j += 4) {
+      most[0] = fmaxf(most[0], fmaxf(s[j], s[j + 1]));
+      most[1] = fmaxf(most[1], fmaxf(s[j + 2], s[j + 3]));
+    }
+    bool grew = false;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
+      most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
+      most[i] *= to_log2;
+      factor[i] = 1;
+      if (most[i] > top[i] + kSlack || (top[i] == -INFINITY && most[i] > top[i])) {
+        factor[i] = hopper::exp2_fast(top[i] - most[i]);
+        top[i] = most[i];
+        grew = true;
+      }
+    }
+    grew = __any_sync(0xffffffffu, grew);
+    if (grew) sum[0] *= factor[0], sum[1] *= factor[1];
+    return grew;
+  }
+  template <int kCount>
+  __device__ __forceinline__ void exponentials(float (&s)[kCount]) {
+    const float shift[2] = {top[0] == -INFINITY ? 0 : top[0], top[1] == -INFINITY ? 0 : top[1]};
+    float more[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const int i = j / 2 % 2;
+      s[j] = hopper::exp2_fast(fmaf(s[j], to_log2, -shift[i]));
+      more[i] += s[j];
+    }
+    sum[0] += more[0];
+    sum[1] += more[1];
+  }
+  /// Scores become weights: of a row's first block, of its others. True as `track`.
+  template <int kCount>
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) {
+    float factor[2];
+    track(s, factor);
+    exponentials(s);
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2]) {
+    const bool grew = track(s, factor);
+    exponentials(s);
+    return grew;
+  }
+  /// What the row's output is multiplied by, after this; and its log-sum-exp.
+  __device__ __forceinline__ void finish(float (&factor)[2], float (&lse)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+      factor[i] = sum[i] > 0 ? 1 / sum[i] : 0;
+      lse[i] = sum[i] > 0 ? (top[i] + log2f(sum[i])) * 0.69314718056f : -INFINITY;
+    }
+  }
+};
+
+/// An activation with a formula of its own, f(alpha s). kFast takes tanh.approx.f32 where there is a
+/// choice; else the error is a few units of FP32's last place. Scores of masked keys are 0 here, and
+/// so are their weights: f(0) = 0. Fast GELU's weights are s (1 + tanh u) where kUnscaled, and its
+/// alpha / 2 is a factor of the output (an instruction less an element); FP16 weights, which end at
+/// 65,504, have no room for that.
+template <ScoreActivation kF, bool kFast, bool kUnscaled = false>
+struct Pointwise {
+  static constexpr bool kMaskTail = false, kRescales = false;
+  static_assert(!kUnscaled || (kFast && kF == ScoreActivation::kGeluTanh));
+  static_assert(kF == ScoreActivation::kSilu || kF == ScoreActivation::kGelu ||
+                kF == ScoreActivation::kGeluTanh);
+  float alpha, half, linear,
+      cubic;  // of alpha: itself, its half; GELU's u = s (linear + cubic s^2)
+
+  __device__ void begin(const ScoreNumbers& n) {
+    alpha = n.scale;
+    half = 0.5f * alpha;
+    linear = 0.79788456080f * alpha;
+    cubic = 0.79788456080f * 0.044715f * alpha * alpha * alpha;
+  }
+  __device__ __forceinline__ float of(float s) const {
+    using namespace hopper;
+    if constexpr (kF == ScoreActivation::kSilu) {
+      const float h = half * s;
+      if constexpr (kFast) return fmaf(h, tanh_fast(h), h);
+      return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * h));
+    } else if constexpr (kF == ScoreActivation::kGeluTanh) {
+      const float u = s * fmaf(s * s, cubic, linear), h = kUnscaled ? s : half * s;
+      if constexpr (kFast) return fmaf(h, tanh_fast(u), h);
+      return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
+    } else {
+      // 1 - erf(x) = t (a1 + a2 t + ...) exp(-x^2), t = 1 / (1 + p x), off by 1.5e-7 at most
+      // (Abramowitz and Stegun 7.1.26); x = |alpha s| / sqrt(2).
+      const float y = alpha * s, x = fabsf(y) * 0.70710678119f;
+      const float t = reciprocal_fast(fmaf(0.3275911f, x, 1));
+      float poly = fmaf(t, 1.061405429f, -1.453152027f);
+      poly = fmaf(poly, t, 1.421413741f);
+      poly = fmaf(poly, t, -0.284496736f);
+      poly = fmaf(poly, t, 0.254829592f) * t;
+      const float tail = 0.5f * poly * exp2_fast(-1.44269504089f * x * x);
+      return y * (y < 0 ? tail : 1 - tail);
+    }
+  }
+  /// What outputs are multiplied by.
+  __device__ float finish(float beta) const { return kUnscaled ? half * beta : beta; }
+  template <int kCount>
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+    weigh_first(s);
+    return false;
+  }
+};
+
+/// s min(max(slope s + offset, low), high): the piecewise activations, in one kernel.
+struct Gate {
+  static constexpr bool kMaskTail = false, kRescales = false;
+  ScoreNumbers n;
+
+  __device__ void begin(const ScoreNumbers& numbers) { n = numbers; }
+  __device__ float finish(float beta) const { return beta; }
+  template <int kCount>
+  __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float x = n.scale * s[j];
+      s[j] = x * fminf(fmaxf(fmaf(n.slope, x, n.offset), n.low), n.high);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+    weigh_first(s);
+    return false;
+  }
+};
+
+}  // namespace tautline::kernels::sm90
