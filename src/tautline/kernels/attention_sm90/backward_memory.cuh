@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/attention_sm90/backward_scores.cuh"
+#include "tautline/kernels/mma.cuh"
 
 namespace tautline::kernels::sm90 {
 
@@ -14,7 +15,6 @@ template <int kBlocks, class E, class Registers>
 __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, int row, int rows,
                                            int columns, float scale) {
   const int lane = threadIdx.x & 3;
-  const bool odd = lane & 1, upper = lane & 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     E* line = to + (row + 8 * r) * stride;
@@ -25,16 +25,7 @@ __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, i
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         w[i] = pack<E>(x[4 * (j + i) + 2 * r] * scale, x[4 * (j + i) + 2 * r + 1] * scale);
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
-        (odd ? w[i] : w[i + 1]) = got;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + 2], 2);
-        (upper ? w[i] : w[i + 2]) = got;
-      }
+      mma::transpose_quad(w, lane);
       if (inside && 8 * (j + lane) < columns)
         *reinterpret_cast<uint4*>(line + 8 * (j + lane)) = uint4{w[0], w[1], w[2], w[3]};
     }
@@ -80,20 +71,14 @@ __device__ __forceinline__ void store_tile(Registers x, uint32_t scratch, E* to,
     for (int i = 0; i < 4; ++i)
       w[i] = pack<E>(x[4 * j + 2 * i] * scale, x[4 * j + 2 * i + 1] * scale);
     const uint32_t piece = (j + (lane >> 4)) ^ (lane & 7);
-    asm volatile(
-        "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(line + piece * 16),
-        "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-        : "memory");
+    mma::store_matrices(w, line + piece * 16);
   }
   __syncwarp();
   uint4 y[4];  // all on their way before the first is stored
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = 4 * i + lane / 8, piece = lane & 7;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(y[i].x), "=r"(y[i].y), "=r"(y[i].z), "=r"(y[i].w)
-                 : "r"(scratch + row * 128 + (piece ^ (row & 7)) * 16)
-                 : "memory");
+    y[i] = mma::load_chunk(scratch + row * 128 + (piece ^ (row & 7)) * 16);
   }
   to += (lane / 8) * stride + 8 * (lane & 7);
   const bool inside = 8 * (lane & 7) < columns;
