@@ -1,5 +1,8 @@
 // The Hopper kernels of attention and gdpa follow the double references too, on what they take.
+#include <algorithm>
+#include <cmath>
 #include <optional>
+#include <random>
 
 #include "tautline/kernels/attention_sm90/backward.h"
 #include "tautline/kernels/attention_sm90/forward.h"
@@ -184,6 +187,59 @@ TEST(AttentionSm90, AnyProblemFollowsTheReference) {
                                     drawn(0, 1) ? run_gdpa<false, 1024> : run_gdpa<false, 128>);
     RC_ASSERT(!::testing::Test::HasFailure());  // the first failure counts, not the smallest
   }));
+}
+
+/// Lengths as in a training batch: most of them short, a few very long.
+std::vector<int64_t> many_lengths(int64_t count) {
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  std::vector<int64_t> lengths(count);
+  for (int64_t& n : lengths)
+    n = std::clamp<int64_t>(std::llround(190 * std::exp(0.9 * normal(random))), 0, 2600);
+  lengths[count / 2] = 2600;
+  return lengths;
+}
+
+/// What races would show in is many sequences at once, on every multiprocessor: here nothing is
+/// compared with the reference, but with other runs, and with another share-out of the work.
+template <class P>
+void expect_the_same_bits(AttentionCase c, Run<P> run, Run<P> other) {
+  AttentionData<P> host(c);
+  if constexpr (std::is_same_v<P, JaggedAttention>)
+    host.p.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  else
+    host.p.activation = ScoreActivation::kSilu, host.p.beta = 0.25,
+    host.p.alpha = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  DeviceCase<P> device(host, c, Element::kBFloat16);
+  run(device.p);
+  const auto first = device.results();
+  for (int again = 0; again < 3; ++again) {
+    run(device.p);
+    expect_equal(first, device.results(), c);
+    if (::testing::Test::HasFailure()) return;
+  }
+  other(device.p);
+  const auto wants = device.results();
+  const double step = half_ulp(Element::kBFloat16) / 0x1p-24,
+               exact = attention_units(c, longest(c));
+  for (int i = 1; i < 4; ++i)  // of each run, two roundings that the other may make another way
+    EXPECT_LT(share_used(first[i], wants[i], i == 1 ? host.p.rows : host.p.k_tokens,
+                         4 * step + exact, 1.0),
+              1.0)
+        << "result " << i << ", " << c;
+}
+
+TEST(AttentionSm90, ManySequencesGiveTheSameBits) {
+  if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
+  for (const int64_t dim : {64, 128})
+    for (const AttentionWindow window : {AttentionWindow{}, kCausal, AttentionWindow{300, 50}}) {
+      AttentionCase c;
+      c.window = window, c.head_dim = c.value_dim = dim;
+      c.heads = 4, c.kv_heads = window.left < 0 ? 4 : 2;
+      c.q_lengths = c.k_lengths = many_lengths(150);
+      expect_the_same_bits<JaggedAttention>(c, run<256>, run<1024>);
+      expect_the_same_bits<Gdpa>(c, run_gdpa<true, 256>, run_gdpa<true, 1024>);
+    }
 }
 
 }  // namespace

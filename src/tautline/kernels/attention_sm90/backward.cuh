@@ -5,10 +5,11 @@
 // P^T and dS^T are register operands of the products for d_v and d_k:
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q     a warpgroup of keys
 //   dQ = dS K                                                        the one of d_q
-// The warpgroups of keys never wait for each other: dS goes to the third through stages in shared
-// memory. So one exponentiates while another multiplies. Registers are what there is least of: the
-// scores' are dP's too and P's are dS's, so products come in two bunches, [dP, dV] and [dK, next S],
-// each awaited before what reads it.
+// lse and delta come with the products, as more columns (backward_terms.h): S^T and dP^T lack nothing
+// when they are read. The warpgroups of keys never wait for each other: dS goes to the third through
+// stages in shared memory. So one exponentiates while another multiplies. Registers are what there is
+// least of: the scores' are dP's too and P's are dS's, so products come in two bunches, [dP, dV] and
+// [dK, next S], each awaited before what reads it.
 //
 // M queries of a tile, D head dimension, E element type.
 #pragma once
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     init(&s.full_v, &s.empty_v, 1, 8);
     init(s.full_q, s.empty_q, C::kQStages, 8);
     init(s.full_do, s.empty_do, C::kDoStages, 8);
+    for (int i = 0; i < C::kDoStages; ++i) FullBarrier::init(s.full_terms + i, 1);
     for (int i = 0; i < C::kDsStages; ++i)
       EmptyBarrier::init(s.full_ds + i, 8), EmptyBarrier::init(s.empty_ds + i, 4);
     for (int i = 0; i < 2; ++i) {
@@ -49,6 +51,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       EmptyBarrier::init(s.passed + i, 1);
     }
     cutlass::arch::fence_barrier_init();
+  }
+  if (C::Scores::kRows && threadIdx.x < 3 * 8 * kRowTerms) {
+    const TermScales<std::is_same_v<typename C::E, cutlass::half_t>> c;
+    const int part = threadIdx.x / (8 * kRowTerms), column = threadIdx.x % kRowTerms;
+    const float x = part == 0 && column < 3                  ? c.lse[column]
+                    : part == 2 && column >= 3 && column < 6 ? c.delta[column - 3]
+                                                             : 0.0f;
+    s.scales[threadIdx.x] = static_cast<typename C::E>(x);
+    cutlass::arch::fence_view_async_shared();
   }
   __syncthreads();
   const int group = cutlass::canonical_warp_group_idx();
@@ -105,11 +116,11 @@ void launch_backward(const AttentionSm90Backward& p) {
   a.d_v = p.d_v.data, a.v_token = p.d_v.token_stride, a.v_head = p.d_v.head_stride;
   a.next = reinterpret_cast<int32_t*>(workspace + w.next);
   a.turns = reinterpret_cast<int32_t*>(workspace + w.turns);
-  a.rows = reinterpret_cast<float*>(workspace + w.rows);
+  a.terms = workspace + w.terms;
   a.own = reinterpret_cast<float*>(workspace + w.own);
   a.shared = reinterpret_cast<float*>(workspace + w.shared);
   check_cuda(cudaMemsetAsync(workspace, 0, w.turns_end, stream), "cudaMemsetAsync");
-  backward_rows(p, reinterpret_cast<float*>(workspace + w.rows));
+  backward_rows(p, workspace + w.terms);
   if (p.k_tokens == 0) return;
 
   // Maps end with the tensors: columns beyond their widths are zeros.

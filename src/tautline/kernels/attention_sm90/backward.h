@@ -5,7 +5,7 @@
 // of a longer one. It keeps 128 keys and their values in shared memory, d_k and d_v in
 // registers, and walks the tiles of queries that see them: five products a pair of tiles. d_q
 // gathers in FP32 in L2: each thread owns the numbers that it adds to, so one CTA needs no atomics;
-// the CTAs of a long sequence add to a tile of queries one after the other, in the order of their
+// the CTAs of a long sequence add to a tile of queries one after the other, in an order of their
 // keys, told by a counter. So results are the same bits in every run.
 //
 // Strides are multiples of 8 elements and data aligned to 16 bytes.

@@ -7,17 +7,23 @@
 #include <cutlass/numeric_types.h>
 
 #include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/backward_terms.h"
 
 namespace tautline::kernels::sm90 {
 
 using namespace cute;
+
+/// Most keys of a sequence whose blocks walk upwards: of a longer one the tiles of d_q between where
+/// its blocks are do not stay in L2 (mean 2485, causal: 425 TFLOP/s instead of 530).
+constexpr int kMostUpwards = 2048;
 
 /// What a key block is, from the producer to everyone else.
 struct KeyBlock {
   int64_t q_start, k_start;  // first row of o and key token of the sequence
   int32_t nq, nk, n0;        // lengths, first key of the block
   int32_t head;              // of keys; negative: no more blocks
-  int32_t q_first, q_last;   // tiles of queries [first, last), walked downwards
+  int32_t q_first, q_last;   // tiles of queries [first, last)
+  int32_t up;                // walked upwards; then the last block of keys adds to d_q first
   int32_t steps;             // tiles times query heads
   int32_t tile0;             // number of the sequence's first tile of queries among all
   int32_t seen;              // 0: no query sees these keys; the one step is a blank
@@ -36,7 +42,8 @@ struct alignas(16) Step {
   static constexpr int kFirst = 1, kLast = 2;   // of its key block
   static constexpr int kMasked = 4, kTail = 8;  // some pairs are hidden; keys end inside the block
   static constexpr int kEnd = 16;               // not a step: there are no more
-  static constexpr int kPart = 32;
+  static constexpr int kNextTakes = 32;         // the block's next step takes the others' sum
+  static constexpr int kPart = 64;
   __device__ __forceinline__ Part part() const { return static_cast<Part>(flags / kPart); }
 };
 
@@ -48,7 +55,7 @@ struct BackwardConfig {
   // Registers of a thread: 24 of those that load, and of the others, together what there are.
   static constexpr int kQueryRegisters = 72, kKeyRegisters = 208;
   static_assert(24 + kQueryRegisters + 2 * kKeyRegisters <= 512);
-  static constexpr int kQStages = 3, kDoStages = 2, kDsStages = kD_ == 128 ? 3 : 2;
+  static constexpr int kQStages = 3, kDoStages = 2, kDsStages = 2;
   // Steps that are known: the producer is three ahead of the warpgroups of keys, which are at most
   // the stages of dS ahead of d_q's.
   static constexpr int kSteps = 8;
@@ -87,7 +94,18 @@ struct BackwardConfig {
                            GMMA::Major::MN>(),
       Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
   static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2;
-  static constexpr uint32_t kRowBytes = Scores::kRows ? kM * 8 : 0;
+  // lse and delta of a tile as columns beside Q and dO (backward_terms.h); columns 8 to 15 are 0 to 7
+  // again, against zeros.
+  using LayoutTerms = Layout<Shape<Shape<_8, Int<kM / 8>>, Shape<_8, _2>, Int<kDoStages>>,
+                             Stride<Stride<_8, _64>, Stride<_1, _0>, Int<kRowTerms * kM>>>;
+  // All keys have the same constants: of lse, then zeros; zeros, then those of delta.
+  using LayoutScales = Layout<Shape<Shape<_8, Int<kN / 8>>, Shape<_8, _2>, _2>,
+                              Stride<Stride<_8, _0>, Stride<_1, _64>, _64>>;
+  using MmaTerms =
+      decltype(make_tiled_mma(GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, _16>,
+                                                   GMMA::Major::K, GMMA::Major::K>(),
+                              TwoRows{}));
+  static constexpr uint32_t kTermBytes = Scores::kRows ? kM * kRowTerms * 2 : 0;
   static constexpr int kSlot = kM * kD;  // floats of d_q of a tile
 
   struct alignas(1024) Shared {
@@ -96,12 +114,14 @@ struct BackwardConfig {
     alignas(1024) E k[2 * kN * kD];
     alignas(1024) E v[kN * kD];
     alignas(1024) E ds[kDsStages * kM * kN];
-    alignas(128) float lse[kQStages][Scores::kRows ? 2 * kM : 4];
-    alignas(128) float delta[kDoStages][Scores::kRows ? 2 * kM : 4];
+    alignas(1024) float gathered[kSlot / 2];  // of d_q, for half a tile
+    alignas(128) E terms[kDoStages * kM * kRowTerms];
+    alignas(128) E scales[3 * 8 * kRowTerms];
     KeyBlock block[2];
     Step step[kSteps];
     uint64_t full_k[2], empty_k[2], full_v, empty_v;
     uint64_t full_q[kQStages], empty_q[kQStages], full_do[kDoStages], empty_do[kDoStages];
+    uint64_t full_terms[kDoStages];  // empty with d_o's
     uint64_t full_ds[kDsStages], empty_ds[kDsStages];
     uint64_t turn[2], added[2], passed[2];  // of parts of d_q that several CTAs add
   };
@@ -121,7 +141,7 @@ struct BackwardArguments {
   ScoreActivation activation;
   void *d_q, *d_k, *d_v;
   int64_t q_token, q_head, k_token, k_head, v_token, v_head;  // of d_q, d_k, d_v
-  const float* rows;    // [tiles, H, 2, M / 2, 4], see backward_rows
+  const void* terms;    // [tiles, H, M, kRowTerms], see backward_rows
   float *own, *shared;  // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
   int32_t *turns, *next;
 };
@@ -136,9 +156,11 @@ __device__ __forceinline__ BlockRange blocks_seen(int left, int right, int m0, i
   return {(first > 0 ? first : 0) / 128, ((last < nk ? last : nk) + 127) / 128 - 1};
 }
 
+/// acc = a b^T, or added to it where `first` says so; `commit` unless more products follow.
 template <class Mma, class A, class B, class Acc>
 __device__ __forceinline__ void issue(Mma& mma, const A& a, const B& b, Acc& acc,
-                                      GMMA::ScaleOut first = GMMA::ScaleOut::Zero) {
+                                      GMMA::ScaleOut first = GMMA::ScaleOut::Zero,
+                                      bool commit = true) {
   warpgroup_fence_operand(acc);
   warpgroup_arrive();
   mma.accumulate_ = first;
@@ -147,7 +169,7 @@ __device__ __forceinline__ void issue(Mma& mma, const A& a, const B& b, Acc& acc
     cute::gemm(mma, a(_, _, k), b(_, _, k), acc);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
-  warpgroup_commit_batch();
+  if (commit) warpgroup_commit_batch();
 }
 
 /// (2, 2, N / 8) a thread of an accumulator as the A operand of the next product: the same order.
@@ -171,18 +193,28 @@ __device__ __forceinline__ void clear_tail(E* tile, int rows, int thread, int gr
   cutlass::arch::NamedBarrier::sync(128, 2 + group);
 }
 
-/// The steps of a key block: tiles of queries downwards, for each query head of the group.
+/// The steps of a key block: its tiles of queries, for each query head of the group.
 template <class C>
 struct Walk {
   int tile, member = 0;  // member of the group of query heads
-  __device__ __forceinline__ explicit Walk(const KeyBlock& b) : tile(b.q_last - 1) {}
+  __device__ __forceinline__ explicit Walk(const KeyBlock& b)
+      : tile(b.up ? b.q_first : b.q_last - 1) {}
+  __device__ __forceinline__ Walk(int tile, int member) : tile(tile), member(member) {}
   __device__ __forceinline__ void advance(const KeyBlock& b) {
-    if (--tile < b.q_first) tile = b.q_last - 1, ++member;
+    tile += b.up ? 1 : -1;
+    if (tile < b.q_first || tile == b.q_last) tile = b.up ? b.q_first : b.q_last - 1, ++member;
   }
   __device__ __forceinline__ int rows(const KeyBlock& b) const {
     return b.seen ? min(C::kM, b.nq - tile * C::kM) : 0;
   }
 };
+
+/// The turn of a block of keys among those that add to a tile's d_q, from 0.
+template <class C>
+__device__ __forceinline__ int place_of(const KeyBlock& b, const BlockRange& range) {
+  const int block = b.n0 / C::kN;
+  return b.up ? range.last - block : block - range.first;
+}
 
 /// What becomes of a step's part of d_q.
 template <class C>
@@ -190,9 +222,9 @@ __device__ __forceinline__ Part part_of(const BackwardArguments& p, const KeyBlo
                                         int rows) {
   if (!b.seen) return Part::kNone;
   const BlockRange range = blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk);
-  const int block = b.n0 / C::kN;
-  if (block == range.last) return block == range.first ? Part::kOnly : Part::kLast;
-  return block == range.first ? Part::kFirst : Part::kMiddle;
+  const int place = place_of<C>(b, range);
+  if (place == range.last - range.first) return place == 0 ? Part::kOnly : Part::kLast;
+  return place == 0 ? Part::kFirst : Part::kMiddle;
 }
 
 /// A ring of stages; `phase` is the parity to wait for.

@@ -50,6 +50,12 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   const auto fqt = my_kv.make_fragment_B(my_kv.partition_B(shared(s.q, typename C::LayoutQt{})));
   const auto fdot =
       my_kv.make_fragment_B(my_kv.partition_B(shared(s.d_o, typename C::LayoutDot{})));
+  typename C::MmaTerms mma_terms;
+  const auto my_terms = mma_terms.get_thread_slice(group * 128);
+  const auto terms =
+      my_terms.make_fragment_B(my_terms.partition_B(shared(s.terms, typename C::LayoutTerms{})));
+  const auto scales =
+      my_terms.make_fragment_A(my_terms.partition_A(shared(s.scales, typename C::LayoutScales{})));
   Tensor x = partition_fragment_C(mma_s, Shape<Int<kN>, Int<kM>>{});  // S^T, then dP^T
   Tensor dk = partition_fragment_C(mma_kv, Shape<Int<kN>, Int<kD>>{});
   Tensor dv = partition_fragment_C(mma_kv, Shape<Int<kN>, Int<kD>>{});
@@ -65,6 +71,17 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   Tensor ds_to = my_copy.partition_D(shared(s.ds, typename C::LayoutDst{}));
   const bool leader = lane == 0;
   const typename C::Scores policy(p);
+
+  // x = a b^T, less what the terms of the tile say.
+  const auto issue_scores = [&](const auto& a, const auto& b, int what, int stage) {
+    if constexpr (C::Scores::kRows) {
+      issue(mma_terms, scales(_, _, _, what), terms(_, _, _, stage), x, GMMA::ScaleOut::Zero,
+            false);
+      issue(mma_s, a, b, x, GMMA::ScaleOut::One);
+    } else {
+      issue(mma_s, a, b, x, GMMA::ScaleOut::Zero);
+    }
+  };
 
   // d_k and d_v of a block leave, through the warp's part of an empty stage of dS.
   const auto finish = [&](const KeyBlock& b, int stage) {
@@ -103,9 +120,8 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   if (step.rows < kM) clear_tail<kM, kD>(s.q, step.rows, in_group, group);
   clear(dk);
   clear(dv);
-  policy.template start<kM>(x.data(), s.lse[0], lane);
-  issue(mma_s, fk(_, _, _, 0), fq(_, _, _, 0), x,
-        C::Scores::kRows ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero);
+  if (C::Scores::kRows) FullBarrier::wait(&s.full_terms[0], 0);
+  issue_scores(fk(_, _, _, 0), fq(_, _, _, 0), 0, 0);
   warpgroup_wait<0>();  // nothing in flight where the loop begins: ptxas would serialise all of it
   warpgroup_fence_operand(x);
   for (;;) {
@@ -122,11 +138,10 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     warpgroup_fence_operand(x);
     warpgroup_fence_operand(dk);
     if (leader && n > 0) EmptyBarrier::arrive(&s.empty_q[before]);
-    policy.template weights<kM>(x.data(), p_words, ds_words, s.delta[at.stage], lane);
+    policy.template weights<kM>(x.data(), p_words, ds_words);
     if (step.flags & Step::kMasked)
       mask<C>(p, b, step, 64 * group + 16 * warp + lane / 4, lane, p_words, ds_words);
-    issue(mma_s, fv(_, _, _, 0), fdo(_, _, _, at.stage), x,
-          C::Scores::kRows ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero);
+    issue_scores(fv(_, _, _, 0), fdo(_, _, _, at.stage), 1, at.stage);
     issue(mma_kv, p16, fdot(_, _, _, at.stage), dv,
           first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One);
     warpgroup_wait<0>();
@@ -148,13 +163,14 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     FullBarrier::wait(&s.full_q[next.stage], next.phase);
     const Step next_step = s.step[(n + 1) % C::kSteps];
     EmptyBarrier::wait(&s.empty_ds[at_ds.stage], at_ds.phase ^ 1);
-    if (!last) policy.template start<kM>(x.data(), s.lse[next.stage], lane);
     copy(to_shared, ds_from, ds_to(_, _, _, at_ds.stage));
     cutlass::arch::fence_view_async_shared();
     __syncwarp();
     if (leader) EmptyBarrier::arrive(&s.full_ds[at_ds.stage]);
     at.advance();
     at_ds.advance();
+    if (C::Scores::kRows && !(next_step.flags & Step::kEnd))
+      FullBarrier::wait(&s.full_terms[at.stage], at.phase);
     if (next_step.flags & Step::kFirst) {
       FullBarrier::wait(&s.full_k[at_k.stage], at_k.phase);
       const KeyBlock& next_b = s.block[at_k.stage];
@@ -171,10 +187,9 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
       EmptyBarrier::wait(&s.empty_ds[at_ds.stage], at_ds.phase ^ 1);
       finish(s.block[at_k.stage ^ 1], at_ds.stage);
       if (leader) EmptyBarrier::arrive(&s.empty_k[at_k.stage ^ 1]);
-      policy.template start<kM>(x.data(), s.lse[next.stage], lane);
     }
-    issue(mma_s, fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), x,  // of anything at the end
-          C::Scores::kRows ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero);
+    // Of anything at the end.
+    issue_scores(fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), 0, at.stage);
     before = at_q.stage;
     at_q = next;
     step = next_step;

@@ -15,9 +15,14 @@ __device__ __forceinline__ Step step_of(const BackwardArguments& p, const KeyBlo
   const bool masked = tail || rows < C::kM || b.n0 + C::kN - 1 > m0 + shift + p.right ||
                       b.n0 < m0 + C::kM - 1 + shift - p.left;
   const int part = static_cast<int>(part_of<C>(p, b, m0, rows));
+  Walk<C> next = w;
+  next.advance(b);
+  const bool next_takes =
+      t + 1 < b.steps && part_of<C>(p, b, next.tile * C::kM, next.rows(b)) == Part::kLast;
   return {m0, rows,
           (t == 0 ? Step::kFirst : 0) | (t + 1 == b.steps ? Step::kLast : 0) |
-              (masked ? Step::kMasked : 0) | (tail ? Step::kTail : 0) | part * Step::kPart,
+              (next_takes ? Step::kNextTakes : 0) | (masked ? Step::kMasked : 0) |
+              (tail ? Step::kTail : 0) | part * Step::kPart,
           w.member};
 }
 
@@ -59,7 +64,11 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
     b.head = item % p.kv_heads;
     b.tile0 = static_cast<int>(b.q_start / C::kM) + sequence;
     b.chained = !is_one_item(p.whole, b.nq, b.nk);
-    const int n_begin = b.chained ? chunk * C::kN : 0;
+    // Where a later block's queries start later, each starts with the first that see it: blocks come
+    // to a tile of queries one after the other by themselves, the last one first.
+    b.up = b.chained && p.right < b.nk && b.nk <= kMostUpwards;
+    const int blocks = (b.nk + C::kN - 1) / C::kN;
+    const int n_begin = b.chained ? (b.up ? blocks - 1 - chunk : chunk) * C::kN : 0;
     const int n_end = b.chained ? min(n_begin + C::kN, b.nk) : b.nk;
     for (b.n0 = n_begin; b.n0 < n_end; b.n0 += C::kN) {
       const int shift = b.nk - b.nq, n1 = min(b.n0 + C::kN, b.nk);
@@ -78,24 +87,25 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
       Walk<C> w(b);
       for (int t = 0; t < b.steps; ++t, w.advance(b)) {
         const int m0 = w.tile * C::kM, head = b.head * group + w.member;
-        const float* rows = p.rows + (int64_t{b.tile0 + w.tile} * p.heads + head) * 4 * C::kM;
+        const auto* terms = static_cast<const typename C::E*>(p.terms) +
+                            (int64_t{b.tile0 + w.tile} * p.heads + head) * C::kM * kRowTerms;
         EmptyBarrier::wait(&s.empty_q[at_q.stage], at_q.phase);
         s.step[n++ % C::kSteps] = step_of<C>(p, b, w, t);
-        FullBarrier::arrive_and_expect_tx(&s.full_q[at_q.stage], C::kQBytes + C::kRowBytes);
+        FullBarrier::arrive_and_expect_tx(&s.full_q[at_q.stage], C::kQBytes);
         copy(tma_q.with(s.full_q[at_q.stage]),
              slice_q.partition_S(rows_of(mq, int(q_token) + m0, head, Int<C::kM>{})),
              slice_q.partition_D(sq(_, _, at_q.stage)));
-        if constexpr (C::Scores::kRows)
-          SM90_BULK_COPY_G2S::copy(rows, &s.full_q[at_q.stage], s.lse[at_q.stage], C::kRowBytes);
         at_q.advance();
         EmptyBarrier::wait(&s.empty_do[at.stage], at.phase);
-        FullBarrier::arrive_and_expect_tx(&s.full_do[at.stage], C::kQBytes + C::kRowBytes);
+        if constexpr (C::Scores::kRows) {
+          FullBarrier::arrive_and_expect_tx(&s.full_terms[at.stage], C::kTermBytes);
+          SM90_BULK_COPY_G2S::copy(terms, &s.full_terms[at.stage],
+                                   s.terms + at.stage * C::kM * kRowTerms, C::kTermBytes);
+        }
+        FullBarrier::arrive_and_expect_tx(&s.full_do[at.stage], C::kQBytes);
         copy(tma_do.with(s.full_do[at.stage]),
              slice_do.partition_S(rows_of(mdo, int(b.q_start) + m0, head, Int<C::kM>{})),
              slice_do.partition_D(sdo(_, _, at.stage)));
-        if constexpr (C::Scores::kRows)
-          SM90_BULK_COPY_G2S::copy(rows + 2 * C::kM, &s.full_do[at.stage], s.delta[at.stage],
-                                   C::kRowBytes);
         at.advance();
         if (t == 0) {
           EmptyBarrier::wait(&s.empty_v, at_v.phase);
@@ -135,8 +145,7 @@ __device__ __forceinline__ void for_each_turn(typename C::Shared& s, const Backw
       const Part part = part_of<C>(p, b, m0, rows);
       if (part == Part::kOnly || part == Part::kNone) continue;
       const int64_t tile = int64_t{b.tile0 + w.tile} * p.heads + b.head * group + w.member;
-      const int place =
-          b.n0 / C::kN - blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk).first;
+      const int place = place_of<C>(b, blocks_seen(p.left, p.right, m0, m0 + rows, b.nq, b.nk));
       act(p.turns + tile, place, part, at);
       at.advance();
     }

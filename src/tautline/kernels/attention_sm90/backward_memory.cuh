@@ -96,6 +96,20 @@ __device__ __forceinline__ void add_float4(float4* to, float4 x) {
                : "memory");
 }
 
+/// 16 bytes from memory, past L1, to shared memory; this thread's own await_copies sees them.
+__device__ __forceinline__ void copy_async(float4* to, const float4* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
 /// Until `turn` counts `place`; what was written before it was passed on is then seen.
 __device__ __forceinline__ void await_turn(const int* turn, int place) {
   int now;

@@ -87,8 +87,6 @@ struct PointwiseScores {
   __device__ explicit PointwiseScores(const Arguments& p)
       : scale(p.scale), activation(p.activation) {}
 
-  template <int kM, class Registers>
-  __device__ __forceinline__ void start(Registers, const float*, int) const {}
   template <ScoreActivation kActivation, int kBegin, int kEnd, class Registers>
   __device__ __forceinline__ void some(Registers s, uint32_t* p, uint32_t* gates) const {
 #pragma unroll
@@ -108,8 +106,7 @@ struct PointwiseScores {
     }
   }
   template <int kM, class Registers>
-  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates, const float*,
-                                          int) const {
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates) const {
     if constexpr (sizeof...(kActivations) == 1)
       (some<kActivations, 0, kM / 2>(s, p, gates), ...);
     else
@@ -134,8 +131,7 @@ struct FastScores : PointwiseScores<E, kActivation> {
   __device__ explicit FastScores(const Arguments& p)
       : PointwiseScores<E, kActivation>(p), weight(p.scale) {}
   template <int kM, class Registers>
-  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates, const float*,
-                                          int) const {
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t* gates) const {
 #pragma unroll
     for (int i = 0; i < kM / 2; i += 2) {
       const Weight x = weight(s[i]), y = weight(s[i + 1]);

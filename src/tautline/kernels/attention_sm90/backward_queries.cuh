@@ -26,6 +26,19 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
   const int members = p.heads / p.kv_heads;
   Ring<2> at_k(0), turn(0);
   Ring<C::kDsStages> at(0);
+  bool asked = false;  // for the first half of what has gathered before this step
+  // Where parts gather: every thread has numbers of its own there, and in shared memory.
+  const auto slot_of = [&](const KeyBlock& b, int tile, int member) {
+    const int64_t slot = b.chained ? (int64_t{b.tile0 + tile}) * p.heads + b.head * members + member
+                                   : int64_t{blockIdx.x * members + member} * (p.whole / kM) + tile;
+    return reinterpret_cast<float4*>((b.chained ? p.shared : p.own) + slot * C::kSlot) + in_group;
+  };
+  float4* const arrived = reinterpret_cast<float4*>(s.gathered) + in_group;
+  const auto ask = [&](const float4* from) {
+#pragma unroll
+    for (int i = 0; i < size(dq) / 4; ++i) copy_async(arrived + i * 128, from + i * 128);
+    commit_copies();
+  };
   for (int n = 0;; ++n) {
     EmptyBarrier::wait(&s.full_ds[at.stage], at.phase);
     const Step step = s.step[n % C::kSteps];
@@ -33,25 +46,26 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
     const KeyBlock& b = s.block[at_k.stage];
     const Part part = step.part();
     const int head = b.head * members + step.member, tile = step.m0 / kM;
-    const bool chained = b.chained, in_turn = chained && part != Part::kOnly && part != Part::kNone;
-    // Where parts gather: every thread has numbers of its own there.
-    float4* slot =
-        reinterpret_cast<float4*>(
-            chained
-                ? p.shared + ((int64_t{b.tile0 + tile}) * p.heads + head) * C::kSlot
-                : p.own + (int64_t{blockIdx.x * members + step.member} * (p.whole / kM) + tile) *
-                              C::kSlot) +
-        in_group;
+    const bool in_turn = b.chained && part != Part::kOnly && part != Part::kNone;
+    float4* const slot = slot_of(b, tile, step.member);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float4* gathered = slot + half * (C::kSlot / 8);  // [i][128 threads] of a half
       // The last part is added to the others where they are.
       if (part == Part::kLast) {
-        if (half == 0 && in_turn) EmptyBarrier::wait(&s.turn[turn.stage], turn.phase);
+        const auto take = [&](const auto& load) {
 #pragma unroll
-        for (int i = 0; i < size(dq) / 4; ++i) {
-          const float4 y = __ldcg(gathered + i * 128);
-          dq(4 * i) = y.x, dq(4 * i + 1) = y.y, dq(4 * i + 2) = y.z, dq(4 * i + 3) = y.w;
+          for (int i = 0; i < size(dq) / 4; ++i) {
+            const float4 y = load(i * 128);
+            dq(4 * i) = y.x, dq(4 * i + 1) = y.y, dq(4 * i + 2) = y.z, dq(4 * i + 3) = y.w;
+          }
+        };
+        if (half == 0 && !asked) {
+          if (in_turn) EmptyBarrier::wait(&s.turn[turn.stage], turn.phase);
+          take([&](int i) { return __ldcg(gathered + i); });
+        } else {
+          await_copies();
+          take([&](int i) { return arrived[i]; });
         }
       }
       const auto start = part == Part::kLast ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
@@ -59,6 +73,24 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
         issue(mma_q, ds_upper(_, _, _, at.stage), kt_upper(_, _, _, at_k.stage), dq, start);
       else
         issue(mma_q, ds_lower(_, _, _, at.stage), kt_lower(_, _, _, at_k.stage), dq, start);
+      // What gathered comes while this half is multiplied and stored: for the other half, or for the
+      // next step. The products have taken what had arrived, so its place is free.
+      if (half == 0) {
+        if (part == Part::kLast) ask(gathered + C::kSlot / 8);
+      } else {
+        asked = false;
+        if (step.flags & Step::kNextTakes) {
+          Walk<C> next(tile, step.member);
+          next.advance(b);
+          Ring<2> its_turn = turn;
+          if (in_turn) its_turn.advance();
+          const auto has_come = [&](const Ring<2>& x) {
+            return EmptyBarrier::test_wait(&s.turn[x.stage], x.phase, 1);
+          };
+          asked = !b.chained || __all_sync(0xffffffffu, has_come(its_turn));
+          if (asked) ask(slot_of(b, next.tile, next.member));
+        }
+      }
       warpgroup_wait<0>();
       warpgroup_fence_operand(dq);
       if (half == 1 && leader) EmptyBarrier::arrive(&s.empty_ds[at.stage]);

@@ -34,9 +34,8 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
   }
 }
 
-/// P = exp(scale s - lse), dS = P (dP - delta). A thread has rows (keys) r, r + 8 and columns
-/// (queries) 8 j + 2 (lane % 4) + {0, 1}: numbers 4 j + 2 r + {0, 1}. From here P is in 16 bits, in
-/// the gradient too: half the registers, so that the products behind have room.
+/// P = exp(scale s - lse), dS = P (dP - delta), where the products have brought lse and delta. From here
+/// P is in 16 bits, in the gradient too: half the registers, so that the products behind have room.
 template <class E>
 struct SoftmaxScores {
   static constexpr bool kRows = true, kGates = false;
@@ -44,28 +43,11 @@ struct SoftmaxScores {
   template <class Arguments>
   __device__ explicit SoftmaxScores(const Arguments& p) : to_log2(p.scale * 1.44269504089f) {}
 
-  /// What a product is added to, from shared memory: -lse / scale of each query, or -delta; each
-  /// pair of queries lies there twice, for rows r and r + 8.
   template <int kM, class Registers>
-  __device__ __forceinline__ void start(Registers x, const float* rows, int lane) const {
+  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t*) const {
 #pragma unroll
-    for (int j = 0; j < kM / 8; ++j) {
-      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
-      x[4 * j] = d.x, x[4 * j + 1] = d.y, x[4 * j + 2] = d.z, x[4 * j + 3] = d.w;
-    }
-  }
-  /// Scores become weights; in their place comes what the product d_o v starts from.
-  template <int kM, class Registers>
-  __device__ __forceinline__ void weights(Registers s, uint32_t* p, uint32_t*, const float* rows,
-                                          int lane) const {
-#pragma unroll
-    for (int j = 0; j < kM / 8; ++j) {
-#pragma unroll
-      for (int i = 4 * j; i < 4 * j + 4; i += 2)
-        p[i / 2] = pack<E>(exp2_fast(s[i] * to_log2), exp2_fast(s[i + 1] * to_log2));
-      const float4 d = *reinterpret_cast<const float4*>(rows + 16 * j + 4 * (lane & 3));
-      s[4 * j] = d.x, s[4 * j + 1] = d.y, s[4 * j + 2] = d.z, s[4 * j + 3] = d.w;
-    }
+    for (int i = 0; i < kM / 2; i += 2)
+      p[i / 2] = pack<E>(exp2_fast(s[i] * to_log2), exp2_fast(s[i + 1] * to_log2));
   }
   template <int kM, class Registers>
   __device__ __forceinline__ void gradients(const uint32_t* p, Registers dp, uint32_t* ds) const {

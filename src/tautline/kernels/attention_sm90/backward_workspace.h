@@ -5,6 +5,7 @@
 
 #include "tautline/kernels/attention_order.h"
 #include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/backward_terms.h"
 
 namespace tautline::kernels::sm90 {
 
@@ -20,7 +21,7 @@ inline int64_t query_tiles(const AttentionSm90Backward& p, int m) {
 
 /// Where things lie in the workspace, in bytes.
 struct BackwardWorkspace {
-  int64_t next, turns, turns_end, rows, own, shared, end;
+  int64_t next, turns, turns_end, terms, own, shared, end;
 };
 inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
   const int m = tile_of(p);
@@ -31,15 +32,15 @@ inline BackwardWorkspace backward_workspace(const AttentionSm90Backward& p) {
   w.turns = 128;
   const bool chains = !is_one_item(p.whole, p.max_q, p.max_k);
   w.turns_end = w.turns + (chains ? tiles * 4 : 0);
-  w.rows = aligned(w.turns_end);
-  w.own = w.rows + tiles * 4 * m * 4;
+  w.terms = aligned(w.turns_end);
+  w.own = w.terms + tiles * m * kRowTerms * 2;
   w.shared = w.own + int64_t{p.ctas} * (p.heads / p.kv_heads) * (p.whole / m) * slot;
   w.end = w.shared + (chains ? tiles * slot : 0);
   return w;
 }
 
-/// The pass before the kernel, softmax or not: fills `rows`, [tiles, H, 2, M / 2, 4], where softmax
-/// needs it: -lse / scale, then -delta, each pair of queries twice; and d_q = 0 in tiles that see no key.
-void backward_rows(const AttentionSm90Backward& p, float* rows);
+/// The pass before the kernel, softmax or not: fills `terms`, [tiles, H, M, kRowTerms] in 16 bits, where
+/// softmax needs it, and d_q = 0 in tiles that see no key.
+void backward_rows(const AttentionSm90Backward& p, void* terms);
 
 }  // namespace tautline::kernels::sm90
