@@ -3,11 +3,14 @@
 // norm.
 //
 // Precision: FP32 values, gradients and moments. One fused pass over value, gradient and both
-// moments; clipping scales inside that pass, so nothing waits for the host.
+// moments (PyTorch's on the CPU, kernels/adamw.h on CUDA); clipping scales inside that pass, so nothing
+// waits for the host.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -51,9 +54,12 @@ class AdamW {
     std::vector<at::Tensor> values, gradients, first, second, steps;
   };
 
+  void step_cuda(int64_t step, double lr, const std::optional<at::Tensor>& divisor);
+
   Parameters& parameters_;
   AdamWOptions options_;
   at::Tensor first_, second_, step_, norm_;
+  at::Tensor runs_;  // of kernels::AdamW; undefined on the CPU
   std::vector<Group> groups_;
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -49,10 +50,16 @@ struct BucketedGradients::State {
 
 namespace {
 
-struct LeafHook : torch::autograd::PostAccumulateGradHook {
+/// Behind autograd's adding to a leaf, which runs once all its gradients have come, also where they
+/// went past it (Parameter::add_product).
+struct LeafHook : torch::autograd::FunctionPostHook {
   LeafHook(std::shared_ptr<BucketedGradients::State> state, size_t bucket)
       : state(std::move(state)), bucket(bucket) {}
-  void operator()(const at::Tensor&) override { state->leaf_done(bucket); }
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    state->leaf_done(bucket);
+    return outputs;
+  }
   std::shared_ptr<BucketedGradients::State> state;
   size_t bucket;
 };
@@ -72,20 +79,19 @@ BucketedGradients::BucketedGradients(Parameters& parameters, comm::Communicator 
   size_t leaf = parameters.all().size();
   for (size_t b = 0; b < state_->buckets.size(); ++b) {
     for (int64_t i = 0; i < state_->buckets[b].parameters; ++i) {
-      torch::autograd::impl::set_post_acc_grad_hooks(parameters.all()[--leaf].value,
-                                                     std::make_unique<LeafHook>(state_, b));
+      auto adds = torch::autograd::impl::grad_accumulator(parameters.all()[--leaf].value);
+      const uintptr_t key = adds->add_post_hook(std::make_unique<LeafHook>(state_, b));
+      hooks_.emplace_back(std::move(adds), key);
     }
   }
 }
 
 BucketedGradients::~BucketedGradients() {
-  for (const Parameter& parameter : state_->parameters.all()) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.value, nullptr);
-  }
+  for (const auto& [adds, key] : hooks_) adds->del_post_hook(key);
 }
 
 void BucketedGradients::begin() {
-  state_->parameters.clear_gradients();
+  state_->parameters.begin_backward();
   state_->missing.clear();
   for (const Bucket& bucket : state_->buckets) state_->missing.push_back(bucket.parameters);
   state_->works.clear();
@@ -95,6 +101,7 @@ void BucketedGradients::begin() {
 
 void BucketedGradients::finish() {
   state_->armed = false;
+  state_->parameters.end_backward();
   if (state_->communicator.size() == 1) return;
   while (state_->next < state_->buckets.size()) state_->start_next();
   for (comm::Work& work : state_->works) work.wait();

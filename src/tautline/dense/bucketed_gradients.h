@@ -6,12 +6,18 @@
 // the same on every rank, whatever order the hooks fire in.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tautline/comm/communicator.h"
 #include "tautline/dense/parameters.h"
 #include "tautline/plan/plan.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace tautline::dense {
 
@@ -44,6 +50,7 @@ class BucketedGradients {
 
  private:
   std::shared_ptr<State> state_;  // the hooks share it
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
 };
 
 }  // namespace tautline::dense

@@ -4,7 +4,10 @@
 #include <cstring>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "tautline/base/error.h"
@@ -88,16 +91,55 @@ Parameters::Parameters(const std::vector<ParameterSpec>& specs, uint64_t seed, a
   }
 }
 
-const at::Tensor& Parameters::operator[](std::string_view name) const {
+const Parameter& Parameters::find(std::string_view name) const {
   const auto found = std::find_if(
       all_.begin(), all_.end(), [&](const Parameter& parameter) { return parameter.name == name; });
   TAUTLINE_INVARIANT(found != all_.end(), "no dense parameter is called '" << name << "'");
-  return found->value;
+  return *found;
 }
 
 void Parameters::clear_gradients() {
   const at::NoGradGuard no_grad;
   gradients_.zero_();
+  for (const Parameter& parameter : all_) parameter.stale = false;
+}
+
+void Parameters::begin_backward() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> others;
+  for (const Parameter& parameter : all_) {
+    parameter.stale = parameter.by_products;
+    if (!parameter.stale && parameter.begin < parameter.end) others.push_back(parameter.gradient);
+  }
+  if (!others.empty()) at::_foreach_zero_(others);
+}
+
+void Parameters::end_backward() {
+  const at::NoGradGuard no_grad;
+  for (const Parameter& parameter : all_) {
+    if (parameter.stale) parameter.gradient.zero_();
+    parameter.stale = false;
+  }
+}
+
+void Parameter::add_product(const at::Tensor& d_y, const at::Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = gradient;
+  const at::Tensor left = d_y.t();
+  if (x.size(0) == 0) {
+    if (stale) sum.zero_();
+  } else if (d_y.is_cuda() && d_y.scalar_type() != at::kFloat) {
+    if (stale)
+      at::mm_out(sum, left, x, at::kFloat);
+    else
+      at::addmm_out(sum, sum, left, x, at::kFloat);
+  } else if (stale) {
+    sum.copy_(left.mm(x));
+  } else {
+    sum.add_(left.mm(x));
+  }
+  by_products = true;
+  stale = false;
 }
 
 }  // namespace tautline::dense

@@ -10,6 +10,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "tautline/dense/linear.h"
 #include "tautline/kernels/block_attention.h"
 #include "tautline/models/parameters.h"
 #include "tautline/ops/ops.h"
@@ -83,7 +84,7 @@ SequenceModel::SequenceModel(const ModelConfig& config, const PrecisionPlan& pre
 }
 
 SequenceModel::Linear SequenceModel::linear(const std::string& name, bool bias) const {
-  return {parameters_[name + ".weight"], bias ? parameters_[name + ".bias"] : at::Tensor()};
+  return {&parameters_.find(name + ".weight"), bias ? parameters_[name + ".bias"] : at::Tensor()};
 }
 
 SequenceModel::Norm SequenceModel::norm(const std::string& name) const {
@@ -103,8 +104,14 @@ at::Tensor SequenceModel::cast(const at::Tensor& parameter) const {
   return parameter.to(at::kBFloat16);
 }
 
+at::Tensor SequenceModel::multiply(const dense::Parameter& weight, const at::Tensor& x,
+                                   const at::Tensor& bias) const {
+  return precision_.compute == PrecisionPlan::Compute::kFp32 ? at::linear(x, weight.value, bias)
+                                                             : dense::linear_bf16(x, weight, bias);
+}
+
 at::Tensor SequenceModel::apply(const Linear& linear, const at::Tensor& x) const {
-  return at::linear(x, cast(linear.weight), cast(linear.bias));
+  return multiply(*linear.weight, x, linear.bias);
 }
 
 at::Tensor SequenceModel::apply(const Norm& norm, const at::Tensor& x) const {
@@ -126,7 +133,7 @@ at::Tensor SequenceModel::embed(const Inputs& inputs, const Rows& rows) const {
     parts.push_back(part);
   }
   at::Tensor x = cast(parts.size() == 1 ? parts[0] : at::cat(parts, 1));
-  if (input_.weight.defined()) x = apply(input_, x);
+  if (input_.weight) x = apply(input_, x);
   if (position_.defined()) x = x.add(cast(at::embedding(position_, inputs.position)));
   if (time_gap_.defined()) x = x.add(cast(at::embedding(time_gap_, inputs.time_gap)));
   return x;
@@ -173,7 +180,7 @@ at::Tensor SequenceModel::attention(const Layer& layer, const at::Tensor& x,
 /// norm(x) [T, C] -> the inner activations [T, F], after dropout.
 at::Tensor SequenceModel::mlp(const Layer& layer, const at::Tensor& x,
                               const Dropout& dropout) const {
-  const at::Tensor in = at::linear(x, cast(layer.mlp_in.weight));
+  const at::Tensor in = multiply(*layer.mlp_in.weight, x);
   const at::Tensor bias = cast(layer.mlp_in.bias);
   const ops::OptionalTensor b = bias.defined() ? ops::OptionalTensor(bias) : std::nullopt;
   const bool gated = config_.backbone.mlp == BackboneConfig::Mlp::kSwiglu;
@@ -186,8 +193,7 @@ SequenceModel::Normed SequenceModel::add(const Linear& linear, const at::Tensor&
                                          const at::Tensor& residual, const Norm& norm,
                                          const Dropout& dropout) const {
   if (dropout.p > 0) {
-    const at::Tensor sum =
-        dropout.add(at::linear(x, cast(linear.weight)), cast(linear.bias), residual);
+    const at::Tensor sum = dropout.add(multiply(*linear.weight, x), cast(linear.bias), residual);
     return {sum, apply(norm, sum)};
   }
   ++dropout.site;
@@ -216,7 +222,7 @@ at::Tensor SequenceModel::hidden(const Inputs& inputs, const Rows& rows,
 }
 
 at::Tensor SequenceModel::output(const at::Tensor& hidden) const {
-  return output_.weight.defined() ? apply(output_, hidden) : hidden;
+  return output_.weight ? apply(output_, hidden) : hidden;
 }
 
 at::Tensor SequenceModel::repeat_bias() const {

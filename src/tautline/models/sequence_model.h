@@ -65,7 +65,8 @@ class SequenceModel {
 
  private:
   struct Linear {
-    at::Tensor weight, bias;
+    const dense::Parameter* weight = nullptr;  // null: there is no such layer
+    at::Tensor bias;                           // or undefined
   };
   struct Norm {
     at::Tensor weight, bias;
@@ -83,6 +84,8 @@ class SequenceModel {
   at::Tensor bias(const std::string& layer, AttentionBias kind) const;
   at::Tensor cast(const at::Tensor& parameter) const;
   at::Tensor apply(const Linear& linear, const at::Tensor& x) const;
+  at::Tensor multiply(const dense::Parameter& weight, const at::Tensor& x,
+                      const at::Tensor& bias = {}) const;
   at::Tensor apply(const Norm& norm, const at::Tensor& x) const;
   at::Tensor embed(const Inputs& inputs, const Rows& rows) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x, const Inputs& inputs) const;
