@@ -23,6 +23,7 @@ class DeviceHeads {
   HeadsView view() const {
     return {device_.data(), host_.view.token_stride, host_.view.head_stride};
   }
+  std::vector<uint8_t> raw() const { return device_.host(); }
   std::vector<float> values() const {
     HeadsTensor out = host_;
     const auto raw = device_.host();

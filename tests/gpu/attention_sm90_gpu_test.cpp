@@ -211,22 +211,26 @@ void expect_the_same_bits(AttentionCase c, Run<P> run, Run<P> other) {
     host.p.activation = ScoreActivation::kSilu, host.p.beta = 0.25,
     host.p.alpha = 1 / std::sqrt(static_cast<double>(c.head_dim));
   DeviceCase<P> device(host, c, Element::kBFloat16);
+  const DeviceHeads* gradients[] = {&device.d_q, &device.d_k, &device.d_v};
   run(device.p);
-  const auto first = device.results();
-  for (int again = 0; again < 3; ++again) {
+  const auto bits = [&] {
+    return std::vector{device.d_q.raw(), device.d_k.raw(), device.d_v.raw()};
+  };
+  const auto first = bits();
+  std::vector<std::vector<float>> values;
+  for (const DeviceHeads* x : gradients) values.push_back(x->values());
+  for (int again = 0; again < 5; ++again) {
     run(device.p);
-    expect_equal(first, device.results(), c);
-    if (::testing::Test::HasFailure()) return;
+    ASSERT_TRUE(bits() == first) << "run " << again << ", other bits; " << c;
   }
   other(device.p);
-  const auto wants = device.results();
   const double step = half_ulp(Element::kBFloat16) / 0x1p-24,
                exact = attention_units(c, longest(c));
-  for (int i = 1; i < 4; ++i)  // of each run, two roundings that the other may make another way
-    EXPECT_LT(share_used(first[i], wants[i], i == 1 ? host.p.rows : host.p.k_tokens,
+  for (int i = 0; i < 3; ++i)  // of each run, two roundings that the other may make another way
+    EXPECT_LT(share_used(values[i], gradients[i]->values(), i == 0 ? host.p.rows : host.p.k_tokens,
                          4 * step + exact, 1.0),
               1.0)
-        << "result " << i << ", " << c;
+        << "gradient " << i << ", " << c;
 }
 
 TEST(AttentionSm90, ManySequencesGiveTheSameBits) {
@@ -235,10 +239,11 @@ TEST(AttentionSm90, ManySequencesGiveTheSameBits) {
     for (const AttentionWindow window : {AttentionWindow{}, kCausal, AttentionWindow{300, 50}}) {
       AttentionCase c;
       c.window = window, c.head_dim = c.value_dim = dim;
-      c.heads = 4, c.kv_heads = window.left < 0 ? 4 : 2;
-      c.q_lengths = c.k_lengths = many_lengths(150);
+      c.heads = 2, c.kv_heads = window.left < 0 ? 2 : 1;
+      c.q_lengths = c.k_lengths = many_lengths(100);
       expect_the_same_bits<JaggedAttention>(c, run<256>, run<1024>);
-      expect_the_same_bits<Gdpa>(c, run_gdpa<true, 256>, run_gdpa<true, 1024>);
+      if (window.right == 0)
+        expect_the_same_bits<Gdpa>(c, run_gdpa<true, 256>, run_gdpa<true, 1024>);
     }
 }
 

@@ -63,6 +63,38 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_pytorch(name, op, reference, ar
     assert used < 1
 
 
+@pytest.mark.parametrize("e", [8, 64, 72, 200])  # other widths take other kernels, which round logits to 16 bits
+@pytest.mark.parametrize("loss", ["full", "sampled"])
+def test_a_table_in_float32_beside_bfloat16_rows(loss, e):
+    """Gradients come in each input's type; items are rounded to the rows' type first, as here. What is
+    left are the exponentials' rounding and, for d_h, its own, twice for a sampled loss: 3 x 2^-9, doubled at most."""
+    n, v = 300, 700
+    g = torch.Generator().manual_seed(e)
+    h, positive, items = (torch.randn(k, e, generator=g) / e**0.25 for k in (n, n, v))
+    target, ids = torch.arange(n) * 7919 % v, torch.arange(v) - (torch.arange(v) % 10 == 5).long()
+    ids[::3] += 1 << 32  # the low halves agree with others'
+    row = ids[target] + (torch.arange(n) % 4 == 1).long() * (1 << 32)
+
+    def run(h, positive, items, target, ids, row):
+        x = [a.detach().requires_grad_() for a in (h, positive, items)]
+        if loss == "full":
+            out, x = ops.full_softmax(x[0], x[2], target, 0.5, False), [x[0], x[2]]
+        else:
+            out = ops.sampled_softmax(*x, row, ids, None, None, 0.5, False, True)
+        return out, torch.autograd.grad(out, x)
+
+    low = [h.bfloat16().float(), positive, items.bfloat16().float()]
+    want, want_grad = run(*low, target, ids, row)
+    gpu = [h.bfloat16().cuda(), positive.cuda(), items.cuda(), target.cuda(), ids.cuda(), row.cuda()]
+    got, got_grad = run(*gpu)
+    assert abs(got.item() - want.item()) < 2.0**-8 * abs(want.item())
+    for a, b, x in zip(got_grad, want_grad, gpu[:1] + gpu[3 - len(got_grad) + 1 : 3]):
+        assert a.dtype == x.dtype
+        worst = ((a.cpu().float() - b).abs().amax(1) / b.abs().amax(1).clamp_min(b.abs().mean())).max().item()
+        print(f"{100 * worst / (3 * 2.0**-8):.0f} % of the tolerance")
+        assert worst < 3 * 2.0**-8, worst
+
+
 def test_dropout_masks_are_those_of_the_cpu():
     x, key = torch.ones(50, 100), (0.3, 7, 11, 2)
     on_cpu = ops.dropout(x, *key, *rows(50))

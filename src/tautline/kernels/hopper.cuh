@@ -68,6 +68,15 @@ __device__ __forceinline__ void tma_load(const CUtensorMap* map, uint64_t* barri
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+/// Plain bytes, a multiple of 16, both ends on a boundary of 16.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes,
+                                          uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* from, int32_t c0,
                                           int32_t c1, int32_t c2, int32_t c3) {
   asm volatile(
@@ -166,6 +175,7 @@ TAUTLINE_WGMMA_N(128)
 TAUTLINE_WGMMA_N(160)
 TAUTLINE_WGMMA_N(176)
 TAUTLINE_WGMMA_N(192)
+TAUTLINE_WGMMA_N(256)
 #undef TAUTLINE_WGMMA_N
 #undef TAUTLINE_WGMMA
 

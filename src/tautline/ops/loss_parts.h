@@ -39,9 +39,9 @@ Repeats checked_repeats(const OptionalTensor& bias, const OptionalTensor& column
                         const OptionalTensor& first, const OptionalTensor& last, const Tensor& h,
                         int64_t classes);
 
-inline Tensor scaled(const Tensor& gradient, const Tensor& by) {
-  return gradient * by.to(gradient.scalar_type());
-}
+/// gradient * by, a 0-dim tensor, in gradient's type; an operator of its own, so that torch.compile
+/// traces through it.
+Tensor scaled(const Tensor& gradient, const Tensor& by);
 
 /// Will a backward come? Asked before the function's forward, which runs without grad mode.
 inline bool wanted(at::ArrayRef<Tensor> inputs) {

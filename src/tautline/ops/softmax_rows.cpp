@@ -9,6 +9,7 @@
 #include "tautline/base/error.h"
 #include "tautline/kernels/softmax.h"
 #include "tautline/kernels/softmax_loss.h"
+#include "tautline/ops/softmax_loss_cuda.h"
 #include "tautline/ops/support.h"
 
 namespace tautline::ops {
@@ -141,6 +142,8 @@ void softmax_rows_cuda(const SoftmaxProblem& problem, SoftmaxResult& result) {
   // The products run in h's type: rows of a table are FP32 beside bf16 activations.
   const at::Tensor h = readable(problem.h);
   const at::Tensor items = readable(problem.items).to(h.scalar_type());
+  if constexpr (kCudaBuild)
+    if (softmax_loss_cuda(problem, h, items, result)) return;
   const int64_t rows = h.size(0), classes = items.size(0), chunk = chunk_rows(classes);
   at::Tensor d_items;
   if (problem.gradient) {
