@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 namespace tautline::dense {
 namespace {
@@ -89,6 +90,17 @@ TEST_F(Linear, NoTokensMakeNoGradient) {
   parameters.begin_backward();
   linear_bf16(x.narrow(0, 0, 0), a, {}).backward(d_y.narrow(0, 0, 0));
   parameters.end_backward();
+  EXPECT_EQ(a.gradient.abs().sum().item<float>(), 0);
+}
+
+// An output that nothing depends on: its node runs with no gradient.
+TEST_F(Linear, WithoutAGradientOfTheOutputThereIsNone) {
+  const at::Tensor d_y = numbers({kTokens, kOut}, 1);
+  linear_bf16(x, a, {}).backward(d_y);
+  parameters.begin_backward();
+  const at::Tensor y = linear_bf16(x, a, {});
+  EXPECT_FALSE((*y.grad_fn())(torch::autograd::variable_list(1))[1].defined());
+  EXPECT_FALSE(a.stale);
   EXPECT_EQ(a.gradient.abs().sum().item<float>(), 0);
 }
 

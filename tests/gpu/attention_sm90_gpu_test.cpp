@@ -119,6 +119,11 @@ std::vector<AttentionCase> cases() {
     c.q_lengths = c.k_lengths = {1025};
     all.push_back(c);
   }
+  AttentionCase far;  // whose blocks do not walk upwards any more
+  far.window = kCausal, far.head_dim = far.value_dim = 64;
+  far.heads = far.kv_heads = 1;
+  far.q_lengths = far.k_lengths = {2060};
+  all.push_back(far);
   for (const auto& [keys, values] : {std::pair{8, 64}, {40, 24}, {72, 128}, {96, 96}, {128, 80}}) {
     AttentionCase c;  // narrower than the kernels' columns
     c.head_dim = keys, c.value_dim = values;

@@ -24,7 +24,9 @@ struct Case {
   bool given = false;  // lse from outside
   bool gradient = true;
   bool float_items = false;
-  float std = 1;  // of a logit
+  float std = 1;                  // of a logit
+  bool extra = true;              // where sampled
+  int32_t multiprocessors = 132;  // few: a CTA has several rounds
   std::string name() const {
     return std::to_string(rows) + " x " + std::to_string(classes) + " x " + std::to_string(width) +
            " " + name_of(element) + (sampled ? " sampled" : "") + (given ? " given lse" : "") +
@@ -112,7 +114,8 @@ void run(const Case& c) {
   SoftmaxRows rows;
   rows.scale = 0.7;
   rows.weight = Reference::kWeight;
-  if (c.sampled) rows.log_q = log_q.values.data(), rows.extra = extra.values.data();
+  if (c.sampled) rows.log_q = log_q.values.data();
+  if (c.sampled && c.extra) rows.extra = extra.values.data();
   const Reference want(c, h, items, ids, rows);
 
   const Element items_element = c.float_items ? Element::kFloat32 : c.element;
@@ -124,7 +127,7 @@ void run(const Case& c) {
   p.h = h.device.data(), p.items = items.device.data();
   if (c.sampled) {
     p.log_q = reinterpret_cast<const float*>(log_q.device.data());
-    p.extra = reinterpret_cast<const float*>(extra.device.data());
+    if (c.extra) p.extra = reinterpret_cast<const float*>(extra.device.data());
     p.column_id = column.data(), p.row_id = row.data();
   }
   if (c.target) p.target = target.data();
@@ -134,6 +137,7 @@ void run(const Case& c) {
   p.rows = c.rows, p.classes = c.classes, p.width = c.width;
   p.scale = 0.7f, p.weight = Reference::kWeight;
   p.element = c.element, p.items_element = items_element;
+  p.multiprocessors = c.multiprocessors;
   ASSERT_EQ(softmax_loss_sm90_refuses(p), nullptr);
   const DeviceArray<uint8_t> workspace(static_cast<size_t>(softmax_loss_sm90_workspace(p)));
   p.workspace = workspace.data();
@@ -204,6 +208,34 @@ TEST_F(SoftmaxLossSm90Gpu, TakesEveryCorrectionTogether) {
       statistics.gradient = false;
       run(statistics);
     }
+}
+
+TEST_F(SoftmaxLossSm90Gpu, BearsSeveralRoundsOfACta) {
+  for (const Element e : kHalves)
+    for (const int64_t width : {64, 128, 256})
+      for (const int32_t multiprocessors : {1, 2, 3})
+        for (const bool sampled : {false, true}) {
+          Case c{777, 651, width, e, sampled, /*target=*/!sampled};
+          c.multiprocessors = multiprocessors;
+          run(c);
+        }
+}
+
+TEST_F(SoftmaxLossSm90Gpu, RowsOfNothingButHitsHaveNoGradient) {
+  for (const int64_t width : {64, 128, 256})
+    for (const bool given : {false, true}) {
+      Case c{65, 1, width, Element::kBFloat16, /*sampled=*/true, /*target=*/false, given};
+      c.extra = false;
+      run(c);
+    }
+}
+
+TEST_F(SoftmaxLossSm90Gpu, RefusesItemsOfTheOtherHalf) {
+  SoftmaxLossSm90 p;
+  p.rows = p.classes = p.width = 8;
+  EXPECT_EQ(softmax_loss_sm90_refuses(p), nullptr);
+  p.items_element = Element::kFloat16;
+  EXPECT_NE(softmax_loss_sm90_refuses(p), nullptr);
 }
 
 TEST_F(SoftmaxLossSm90Gpu, BearsLargeLogits) {
@@ -308,10 +340,11 @@ TEST(SoftmaxPositiveGpu, FollowsTheReferenceBothWays) {
 TEST(ScaleGpu, RoundsEveryProductOnce) {
   for (const int64_t n : {0, 1, 7, 8, 512, 4096, 4097, 100000})
     for (const Element e : kElements) {
-      const Input x(e, n, 1), a(e, 1, 2);
+      const Input x(e, n, 1), a(Element::kFloat32, 1, 2);
       const Output y(e, n);
       Scale p;
-      p.x = x.device.data(), p.a = a.device.data(), p.y = y.device.data();
+      p.x = x.device.data(), p.a = reinterpret_cast<const float*>(a.device.data());
+      p.y = y.device.data();
       p.count = n;
       p.element = e;
       scale_cuda(p);

@@ -38,7 +38,7 @@ class BucketedGradients {
   BucketedGradients(const BucketedGradients&) = delete;
   BucketedGradients& operator=(const BucketedGradients&) = delete;
 
-  /// Before a backward: clears the gradients and arms the hooks.
+  /// Before a backward: clears the gradients (Parameters::begin_backward) and arms the hooks.
   void begin();
   /// After it: starts what is left (parameters without a gradient on this rank, all of them where
   /// overlap is off) and waits. Parameters::gradients() then holds the sums over ranks.

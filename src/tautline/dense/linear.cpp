@@ -27,7 +27,10 @@ struct LinearBackward : torch::autograd::Node {
     const at::NoGradGuard no_grad;
     variable_list result(3);
     const at::Tensor& d_y = gradients[0];
-    if (!d_y.defined()) return result;
+    if (!d_y.defined()) {
+      if (task_should_compute_output(1)) weight->add_nothing();
+      return result;
+    }
     TAUTLINE_INVARIANT(weight16.defined(), "a second backward through linear_bf16");
     if (task_should_compute_output(0)) result[0] = d_y.mm(weight16);
     if (task_should_compute_output(1)) weight->add_product(d_y, x.unpack());
@@ -55,6 +58,7 @@ at::Tensor linear_bf16(const at::Tensor& x, const Parameter& weight, const at::T
     const std::shared_ptr<LinearBackward> node(new LinearBackward, torch::autograd::deleteNode);
     node->set_next_edges(torch::autograd::collect_next_edges(x, weight.value, bias));
     node->weight = &weight;
+    weight.by_products = true;
     node->x = SavedVariable(x, /*is_output=*/false);
     node->weight16 = weight16;
     torch::autograd::set_history(y, node);

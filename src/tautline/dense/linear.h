@@ -11,8 +11,8 @@ namespace tautline::dense {
 
 /// x [T, in] in bf16, weight [out, in], bias [out] FP32 or undefined: x weight^T + bias, [T, out] in
 /// bf16. Differentiable once. The parameter must outlive the backward, which writes
-/// weight.gradient (Parameter::add_product) and leaves weight.value.grad() to it: the weight is for
-/// backward(), not for autograd::grad().
+/// weight.gradient (Parameter::add_product) and gives autograd none: the weight is for backward(), not
+/// for autograd::grad(), and all its uses are this function's. Forward and backward run on one stream.
 at::Tensor linear_bf16(const at::Tensor& x, const Parameter& weight, const at::Tensor& bias);
 
 }  // namespace tautline::dense

@@ -126,9 +126,8 @@ void Parameter::add_product(const at::Tensor& d_y, const at::Tensor& x) const {
   const at::NoGradGuard no_grad;
   at::Tensor sum = gradient;
   const at::Tensor left = d_y.t();
-  if (x.size(0) == 0) {
-    if (stale) sum.zero_();
-  } else if (d_y.is_cuda() && d_y.scalar_type() != at::kFloat) {
+  if (x.size(0) == 0) return add_nothing();
+  if (d_y.is_cuda() && d_y.scalar_type() != at::kFloat) {
     if (stale)
       at::mm_out(sum, left, x, at::kFloat);
     else
@@ -138,7 +137,13 @@ void Parameter::add_product(const at::Tensor& d_y, const at::Tensor& x) const {
   } else {
     sum.add_(left.mm(x));
   }
-  by_products = true;
+  stale = false;
+}
+
+void Parameter::add_nothing() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = gradient;
+  if (stale) sum.zero_();
   stale = false;
 }
 

@@ -43,8 +43,10 @@ struct Parameter {
   /// backward calls instead of giving autograd a gradient. On CUDA the product is FP32; on the CPU it
   /// has d_y's type.
   void add_product(const at::Tensor& d_y, const at::Tensor& x) const;
+  /// A layer's backward that has no d_y: the last step's gradient is not this one's.
+  void add_nothing() const;
 
-  // Whose products come, and whether the next one overwrites what is there (begin_backward).
+  // Whether products come, and whether the next one overwrites what is there (begin_backward).
   mutable bool by_products = false, stale = false;
 };
 
@@ -63,9 +65,8 @@ class Parameters {
   const at::Tensor& gradients() const { return gradients_; }  // [count] FP32
   int64_t count() const { return values_.numel(); }
   void clear_gradients();
-  /// Around a backward: together as if all gradients were cleared before it. Those that products write
-  /// (Parameter::add_product, from the second time on) are overwritten instead; until the end they may
-  /// still be the last step's.
+  /// Around a backward: together as if all gradients were cleared before it. Those of `by_products` are
+  /// overwritten instead; until their product comes, or the end, they are the last step's.
   void begin_backward();
   void end_backward();
 

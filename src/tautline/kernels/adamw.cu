@@ -17,12 +17,13 @@ struct Number {
   float value, first, second;
 };
 __device__ __forceinline__ Number updated(const Factors& f, Number x, float gradient,
-                                          float inverse_divisor, float kept) {
+                                          float inverse_divisor, float decay) {
   const float g = gradient * inverse_divisor;
   x.first = fmaf(f.beta1, x.first, f.other1 * g);
   x.second = fmaf(f.beta2, x.second, f.other2 * g * g);
   const float root = fmaf(sqrtf(x.second), f.inverse_root, f.eps);
-  x.value = fmaf(-f.step_size, x.first / root, x.value * kept);
+  // Not times 1 - decay, whose rounding would be the same for all numbers.
+  x.value = fmaf(-f.step_size, x.first / root, fmaf(-decay, x.value, x.value));
   return x;
 }
 
@@ -30,10 +31,10 @@ __global__ void __launch_bounds__(kThreads)
     adamw(const __grid_constant__ AdamW p, const __grid_constant__ Factors f) {
   const AdamWRun run = p.runs[blockIdx.x];
   const float inverse = p.divisor ? 1.0f / *p.divisor : 1.0f;
-  const float kept = 1.0f - f.rate * run.decay;
+  const float decay = f.rate * run.decay;
   const auto one = [&](int64_t i) {
     const Number x =
-        updated(f, {p.value[i], p.first[i], p.second[i]}, p.gradient[i], inverse, kept);
+        updated(f, {p.value[i], p.first[i], p.second[i]}, p.gradient[i], inverse, decay);
     p.value[i] = x.value, p.first[i] = x.first, p.second[i] = x.second;
   };
   // To the first number that 16 bytes begin with, and from the last on: one by one.
@@ -57,10 +58,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t j = i + u * kThreads;
       if (j >= to / 4) continue;
-      const Number a = updated(f, {v[u].x, m[u].x, s[u].x}, g[u].x, inverse, kept);
-      const Number b = updated(f, {v[u].y, m[u].y, s[u].y}, g[u].y, inverse, kept);
-      const Number c = updated(f, {v[u].z, m[u].z, s[u].z}, g[u].z, inverse, kept);
-      const Number d = updated(f, {v[u].w, m[u].w, s[u].w}, g[u].w, inverse, kept);
+      const Number a = updated(f, {v[u].x, m[u].x, s[u].x}, g[u].x, inverse, decay);
+      const Number b = updated(f, {v[u].y, m[u].y, s[u].y}, g[u].y, inverse, decay);
+      const Number c = updated(f, {v[u].z, m[u].z, s[u].z}, g[u].z, inverse, decay);
+      const Number d = updated(f, {v[u].w, m[u].w, s[u].w}, g[u].w, inverse, decay);
       __stcs(value + j, float4{a.value, b.value, c.value, d.value});
       __stcs(first + j, float4{a.first, b.first, c.first, d.first});
       __stcs(second + j, float4{a.second, b.second, c.second, d.second});

@@ -12,7 +12,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(kThreads) scale(Scale p) {
   const auto* x = static_cast<const T*>(p.x);
   auto* y = static_cast<T*>(p.y);
-  const float a = to_float(*static_cast<const T*>(p.a));
+  const float a = *p.a;
   const int64_t first = (int64_t{blockIdx.x} * kThreads * kLoads + threadIdx.x) * V;
   float v[kLoads][V];
 #pragma unroll

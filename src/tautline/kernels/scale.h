@@ -1,4 +1,4 @@
-// y = a x for a number `a` on the device, both of x's type; the product rounded once.
+// y = a x for a number `a` on the device, in FP32; the product rounded once.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace tautline::kernels {
 
 struct Scale {
-  const void* x = nullptr;  // [count]
-  const void* a = nullptr;  // [1]
-  void* y = nullptr;        // [count]
+  const void* x = nullptr;   // [count]
+  const float* a = nullptr;  // [1]
+  void* y = nullptr;         // [count]
   int64_t count = 0;
   Element element = Element::kFloat32;
   void* stream = nullptr;

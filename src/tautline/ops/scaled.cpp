@@ -9,12 +9,12 @@ namespace tautline::ops {
 namespace {
 
 Tensor scale_gradient(const Tensor& gradient, const Tensor& by) {
-  const Tensor factor = by.to(gradient.scalar_type());
-  if (gradient.is_cpu()) return gradient * factor;
+  if (gradient.is_cpu()) return gradient * by.to(gradient.scalar_type());
+  const Tensor factor = by.to(at::kFloat);
   const Tensor x = gradient.contiguous(), y = at::empty(x.sizes(), x.options());
   kernels::Scale p;
   p.x = x.const_data_ptr();
-  p.a = factor.const_data_ptr();
+  p.a = factor.const_data_ptr<float>();
   p.y = y.mutable_data_ptr();
   p.count = x.numel();
   p.element = element_of(x);

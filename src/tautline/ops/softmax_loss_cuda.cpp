@@ -18,6 +18,8 @@ bool softmax_loss_cuda(const SoftmaxProblem& problem, const at::Tensor& h, const
                        SoftmaxResult& result) {
   const cudaDeviceProp* card = at::cuda::getDeviceProperties(h.get_device());
   if (card->major != 9 || card->minor != 0 || problem.repeats.defined()) return false;
+  const at::ScalarType type = problem.items.scalar_type();  // of d_items: h's or FP32
+  if (type != h.scalar_type() && type != at::kFloat) return false;
   kernels::SoftmaxLossSm90 p;
   p.h = h.const_data_ptr();
   p.items = items.const_data_ptr();

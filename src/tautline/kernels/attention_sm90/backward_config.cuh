@@ -114,9 +114,11 @@ struct BackwardConfig {
     alignas(1024) E k[2 * kN * kD];
     alignas(1024) E v[kN * kD];
     alignas(1024) E ds[kDsStages * kM * kN];
-    alignas(1024) float gathered[kSlot / 2];  // of d_q, for half a tile
-    alignas(128) E terms[kDoStages * kM * kRowTerms];
     alignas(128) E scales[3 * 8 * kRowTerms];
+    alignas(128) E terms[kDoStages * kM * kRowTerms];
+    // Of d_q, for half a tile. Behind what products read again and again with strides of 0:
+    // compute-sanitizer takes that for twice as much in a row.
+    alignas(128) float gathered[kSlot / 2];
     KeyBlock block[2];
     Step step[kSteps];
     uint64_t full_k[2], empty_k[2], full_v, empty_v;

@@ -44,11 +44,11 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, unsigned la
   return sum;
 }
 
-/// Terms t of 16 bits with sum_i c_i t_i = x; infinity becomes the largest number.
+/// Terms t of 16 bits with sum_i c_i t_i = x; infinity becomes the largest number, NaN stays.
 template <class T>
 __device__ __forceinline__ void split(float x, const float (&c)[3], float* t) {
   constexpr float kLargest = std::is_same_v<T, Float16> ? 65504.0f : 3.0e38f;
-  x = fmaxf(-kLargest * c[0], fminf(x, kLargest * c[0]));
+  if (x == x) x = fmaxf(-kLargest * c[0], fminf(x, kLargest * c[0]));
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
     t[i] = to_float(from_float<T>(x / c[i]));

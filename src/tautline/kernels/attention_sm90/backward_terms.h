@@ -14,7 +14,7 @@ namespace tautline::kernels::sm90 {
 constexpr int kRowTerms = 8;
 
 /// Constants c, falling powers of two. In fp16 the first gives the range (2^31 for lse, 2^24 for
-/// delta), the last what small numbers are resolved to (2^-24, 2^-36).
+/// delta), the last the spacing of small numbers (2^-24, 2^-35).
 template <bool kHalf>
 struct TermScales {
   float lse[3] = {kHalf ? 32768.0f : 1.0f, kHalf ? 16.0f : 1.0f, 1.0f};

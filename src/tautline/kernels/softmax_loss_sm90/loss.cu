@@ -115,6 +115,8 @@ const char* softmax_loss_sm90_refuses(const SoftmaxLossSm90& p) {
   if (p.rows == 0 || p.classes == 0) return "nothing to do";
   if (p.rows > kMost || p.classes > kMost) return "more than 2^30 rows or items";
   if (p.element == Element::kFloat32) return "not a 16-bit type";
+  if (p.items_element != p.element && p.items_element != Element::kFloat32)
+    return "gradients of items in another 16-bit type";
   if (p.d_items && !p.d_h) return "gradients of items alone";
   if (p.width < 8 || p.width > 256 || p.width % 8 != 0)
     return "a width that is not a multiple of 8 up to 256";

@@ -41,7 +41,7 @@ struct SoftmaxLossSm90 {
   float* target_logit = nullptr;         // [N]: likewise; left alone where target is -1
   void* d_h = nullptr;                   // [N, E] in `element`; null: statistics only
   void* d_items = nullptr;  // [V, E] in items_element; null: not wanted, as without d_h
-  int64_t rows = 0, classes = 0, width = 0;  // N, V, E: each below 2^31
+  int64_t rows = 0, classes = 0, width = 0;  // N, V, E: at most 2^30, 2^30, 256
   float scale = 1;                           // 1 / temperature, above 0
   float weight = 1;
   Element element = Element::kBFloat16;  // or kFloat16

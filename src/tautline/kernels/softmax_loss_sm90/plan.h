@@ -41,14 +41,14 @@ inline int64_t cost(const PassPlan& p, PassShape shape) {
   return (tiles + rounds) * (steps + 4) + sums;
 }
 
-/// Only sums over the stream that need nothing but addition can be split.
+/// `most_splits`: 1 but for sums over the stream that need nothing but addition.
 inline PassPlan plan_pass(int64_t stay, int64_t stream, PassShape shape, int32_t ctas,
-                          bool can_split) {
+                          int64_t most_splits) {
   PassPlan best{static_cast<int32_t>((stay + kTile - 1) / kTile),
                 static_cast<int32_t>((stream + shape.block - 1) / shape.block), 1, 1};
   best.members = std::clamp(best.tiles, 1, ctas);
-  if (!can_split) return best;
-  for (int32_t splits = 2; splits <= std::min(ctas, best.blocks); ++splits) {
+  const int64_t most = std::min<int64_t>({ctas, best.blocks, most_splits});
+  for (int32_t splits = 2; splits <= most; ++splits) {
     PassPlan plan = best;
     plan.splits = splits;
     plan.members = std::clamp(best.tiles, 1, ctas / splits);
@@ -59,10 +59,12 @@ inline PassPlan plan_pass(int64_t stay, int64_t stream, PassShape shape, int32_t
 }
 
 inline PassPlan rows_plan(const SoftmaxLossSm90& p) {
-  return plan_pass(p.rows, p.classes, rows_shape(columns_of(p.width)), p.multiprocessors, false);
+  return plan_pass(p.rows, p.classes, rows_shape(columns_of(p.width)), p.multiprocessors, 1);
 }
 inline PassPlan items_plan(const SoftmaxLossSm90& p) {
-  return plan_pass(p.classes, p.rows, items_shape(columns_of(p.width)), p.multiprocessors, true);
+  constexpr int64_t kMostBytes = 256 << 20;  // of the splits' sums
+  const int64_t most = kMostBytes / std::max<int64_t>(1, p.classes * p.width * 4);
+  return plan_pass(p.classes, p.rows, items_shape(columns_of(p.width)), p.multiprocessors, most);
 }
 
 /// What comes with a block of streaming vectors: see Corrections.

@@ -148,7 +148,7 @@ struct RowsPass {
         }
       }
       if constexpr (kProduct) {
-        const bool some = lse > -INFINITY;
+        const bool some = !(lse == -INFINITY);  // a NaN goes on
         if (p.row_corrections && inside && lane == 0)
           reinterpret_cast<Corrections<kItemsN>*>(p.row_corrections)[r / kItemsN]
               .start[r % kItemsN] = some ? (kOctaves - lse) / p.to_log2 : -INFINITY;

@@ -138,7 +138,11 @@ __device__ __forceinline__ void consume(typename C::Shared& s, const PassArgumen
 
   for (int32_t round = 0; round < work.rounds; ++round) {
     if (group >= work.count(round)) {
-      for (int32_t n = work.begin; n < work.end; ++n, at.next()) await_block(), release(at.stage);
+      for (int32_t n = work.begin; n < work.end; ++n, at.next()) {
+        await_block();
+        __syncwarp();  // no lane may fall behind what the first one releases
+        release(at.stage);
+      }
       continue;
     }
     f.begin(p, (work.first(round) + group) * kTile);
