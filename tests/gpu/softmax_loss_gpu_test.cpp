@@ -238,6 +238,37 @@ TEST_F(SoftmaxLossSm90Gpu, RefusesItemsOfTheOtherHalf) {
   EXPECT_NE(softmax_loss_sm90_refuses(p), nullptr);
 }
 
+// Where the model is certain what is left of exp(x - lse) - 1 is small, and so must d_h be: an item
+// per axis, and rows that lie 20 times their own item's length along it.
+TEST_F(SoftmaxLossSm90Gpu, CertainRowsHaveTheGradientThatIsLeft) {
+  constexpr int64_t kCount = 200, kWidth = 256;
+  for (const float length : {8.f, 12.f, 20.f}) {
+    std::vector<BFloat16> rows(kCount * kWidth, from_float<BFloat16>(0)), axes = rows;
+    std::vector<int64_t> targets(kCount);
+    for (int64_t r = 0; r < kCount; ++r) {
+      rows[r * kWidth + r] = from_float<BFloat16>(length);
+      axes[r * kWidth + r] = from_float<BFloat16>(1);
+      targets[r] = r;
+    }
+    const DeviceArray<BFloat16> h(rows), items(axes), d_h(rows.size()), d_items(rows.size());
+    const DeviceArray<int64_t> target(targets);
+    const DeviceArray<float> max(kCount), sum(kCount), hit(kCount);
+    SoftmaxLossSm90 p;
+    p.h = h.data(), p.items = items.data(), p.target = target.data();
+    p.max = max.data(), p.sum = sum.data(), p.target_logit = hit.data();
+    p.d_h = d_h.data(), p.d_items = d_items.data();
+    p.rows = p.classes = kCount, p.width = kWidth;
+    const DeviceArray<uint8_t> workspace(static_cast<size_t>(softmax_loss_sm90_workspace(p)));
+    p.workspace = workspace.data();
+    softmax_loss_sm90(p);
+    gpu::expect_success(cudaDeviceSynchronize());
+    const double others = (kCount - 1) * std::exp(-double{length}), left = -others / (1 + others);
+    const auto got = d_h.host();
+    for (int64_t r = 0; r < kCount; ++r)  // two roundings, and exp(x - lse) of sums in FP32
+      EXPECT_NEAR(to_float(got[r * kWidth + r]), left, 0x1p-8 * -left + 64 * kEps) << r;
+  }
+}
+
 TEST_F(SoftmaxLossSm90Gpu, BearsLargeLogits) {
   for (const int64_t width : {64, 128, 256})
     for (const bool sampled : {false, true}) {

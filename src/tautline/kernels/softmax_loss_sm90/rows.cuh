@@ -15,6 +15,9 @@ template <class E, int kD, int kN, int kItemsN, bool kProduct_, Start kStart_>
 struct RowsPass {
   static constexpr bool kProduct = kProduct_, kRescales = true;
   static constexpr Start kStart = kStart_;
+  // Whether a row's own class is left out of the product, see finish. Beside hits, where nobody
+  // asks for both, there are no registers for it.
+  static constexpr bool kApart = kProduct && kStart != Start::kHits;
   static constexpr float kSlack = 8;
   static constexpr float kNone = -1e30f;  // m before any score: finite, so that differences are
   float to_log2;
@@ -22,7 +25,8 @@ struct RowsPass {
   float top[2], most[2];  // m in octaves; the largest score
   float total[2];         // of this thread's columns
   StayIds<kN> ids;
-  int32_t inside;  // of the block's items
+  int32_t inside;    // of the block's items
+  int32_t ahead[2];  // the rows' own classes, counted from the block's first; negative: none
 
   __device__ explicit RowsPass(const PassArguments& p) : to_log2(p.to_log2) {}
 
@@ -32,6 +36,10 @@ struct RowsPass {
     most[0] = most[1] = -INFINITY;
     total[0] = total[1] = 0;
     if constexpr (kStart == Start::kHits) ids.load(p.row_id, row, p.stay_count);
+    if constexpr (kApart) ahead[0] = target_of(p, row), ahead[1] = target_of(p, row + 8);
+  }
+  __device__ __forceinline__ static int32_t target_of(const PassArguments& p, int32_t r) {
+    return p.target && r < p.stay_count ? static_cast<int32_t>(p.target[r]) : -1;
   }
   __device__ __forceinline__ void start(const Corrections<kN>& c, float (&s)[kN / 2]) {
     if constexpr (kStart == Start::kZero)
@@ -85,6 +93,17 @@ struct RowsPass {
     }
     total[0] += more[0];
     total[1] += more[1];
+    if constexpr (kApart) {
+      const auto here = [&](int i) { return static_cast<uint32_t>(ahead[i]) < kN; };
+      if (__any_sync(0xffffffffu, here(0) || here(1)))
+#pragma unroll
+        for (int j = 0; j < kN / 2; ++j) {
+          const int at = j / 4 * 8 + 2 * static_cast<int>(threadIdx.x & 3) + j % 2;
+          if (at == ahead[j / 2 % 2]) s[j] = 0;
+        }
+      ahead[0] -= kN;
+      ahead[1] -= kN;
+    }
     return grew;
   }
 
@@ -136,16 +155,13 @@ struct RowsPass {
     for (int i = 0; i < 2; ++i) {
       const int32_t r = row + 8 * i;
       const bool inside = r < p.stay_count;
-      const int64_t target = p.target && inside ? p.target[r] : -1;
-      float lse;
-      if (p.lse) {
-        lse = inside ? p.lse[r] * kLog2E : 0;
-      } else {
-        lse = statistics(p, i, inside);
-        if (__any_sync(0xffffffffu, target >= 0)) {
-          const float x = logit(p, inside ? r : 0, target >= 0 ? target : 0);
-          if (target >= 0 && lane == 0) p.target_logit[r] = x;
-        }
+      const int32_t target = target_of(p, r);
+      const bool targeted = target >= 0;
+      const float lse = !p.lse ? statistics(p, i, inside) : inside ? p.lse[r] * kLog2E : 0;
+      float x = 0;
+      if (__any_sync(0xffffffffu, targeted)) {
+        x = logit(p, inside ? r : 0, targeted ? target : 0);
+        if (targeted && lane == 0 && !p.lse) p.target_logit[r] = x;
       }
       if constexpr (kProduct) {
         const bool some = !(lse == -INFINITY);  // a NaN goes on
@@ -153,7 +169,10 @@ struct RowsPass {
           reinterpret_cast<Corrections<kItemsN>*>(p.row_corrections)[r / kItemsN]
               .start[r % kItemsN] = some ? (kOctaves - lse) / p.to_log2 : -INFINITY;
         const float factor = some && top[i] > kNone ? exp2f(top[i] - lse) * p.weight : 0;
-        store(p, acc, i, r, inside, target, factor);
+        // exp(x - lse) - 1 as one: of an exponential rounded to 16 bits before, that rounding would
+        // be what is left where the model is certain.
+        const float own = kApart && some ? expm1f(fmaf(lse, -kLn2, x)) : -1.0f;
+        store(p, acc, i, r, inside, target, factor, targeted ? own * p.weight : 0);
       }
     }
   }
@@ -162,11 +181,11 @@ struct RowsPass {
   /// bytes of the target's and writes 16.
   template <int kCount>
   __device__ __forceinline__ void store(const PassArguments& p, const float (&acc)[kCount], int i,
-                                        int32_t r, bool inside, int64_t target, float factor) {
+                                        int32_t r, bool inside, int64_t target, float factor,
+                                        float own_weight) {
     const int lane = threadIdx.x & 3;
     const auto* item = static_cast<const uint4*>(p.items) + target * (p.width / 8);
     auto* to = static_cast<uint4*>(p.d_h) + int64_t{r} * (p.width / 8);
-    const float weight = target >= 0 ? p.weight : 0;
 #pragma unroll
     for (int j = 0; j < kD / 8; j += 4) {
       const bool here = inside && 8 * (j + lane) < p.width;
@@ -180,8 +199,8 @@ struct RowsPass {
       for (int c = 0; c < 4; ++c) {
         const float2 x = mma::unpack<E>(own[c]);
         const int k = 4 * (j + c) + 2 * i;
-        w[c] = mma::pack<E>(fmaf(acc[k], factor, -weight * x.x),
-                            fmaf(acc[k + 1], factor, -weight * x.y));
+        w[c] = mma::pack<E>(fmaf(acc[k], factor, own_weight * x.x),
+                            fmaf(acc[k + 1], factor, own_weight * x.y));
       }
       mma::transpose_quad(w, lane);
       if (here) __stwb(to + j + lane, uint4{w[0], w[1], w[2], w[3]});
