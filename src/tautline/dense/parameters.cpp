@@ -123,10 +123,10 @@ void Parameters::end_backward() {
 }
 
 void Parameter::add_product(const at::Tensor& d_y, const at::Tensor& x) const {
+  if (x.size(0) == 0) return add_nothing();
   const at::NoGradGuard no_grad;
   at::Tensor sum = gradient;
   const at::Tensor left = d_y.t();
-  if (x.size(0) == 0) return add_nothing();
   if (d_y.is_cuda() && d_y.scalar_type() != at::kFloat) {
     if (stale)
       at::mm_out(sum, left, x, at::kFloat);

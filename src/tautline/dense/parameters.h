@@ -2,8 +2,8 @@
 //
 // All values lie end to end in one buffer and all gradients in another, in the order of the
 // specification (input first, output last). So an all-reduce works on contiguous buckets, and a
-// checkpoint or a snapshot is one copy. Each parameter is a leaf
-// of autograd whose storage is its part of the buffer.
+// checkpoint or a snapshot is one copy. Each parameter is a leaf of autograd whose storage is its
+// part of the buffer.
 //
 // An initial value is a function of (seed, name, position) alone: never of the rank, the order of
 // construction or the number of other parameters.

@@ -1,6 +1,6 @@
 // What the softmax losses share: checks, sums, rows that may be normalised, the four arguments of a
-// repeat bias. The losses compute their gradients with the forward (the chunk of logits is in cache
-// then), keep those, and scale them in the backward.
+// repeat bias. The losses compute their gradients with the forward, which has the logits and their
+// sums in its hands, keep those, and scale them in the backward.
 #pragma once
 
 #include <algorithm>

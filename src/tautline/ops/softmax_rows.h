@@ -1,5 +1,6 @@
-// The work behind every softmax loss: logits of N rows against V classes chunk by chunk, their
-// statistics, and the gradients of h and items, without ever holding N x V numbers.
+// The work behind every softmax loss: logits of N rows against V classes, their statistics, and the
+// gradients of h and items, without ever holding N x V numbers: chunk by chunk, or on Hopper tile by
+// tile on the multiprocessors (softmax_loss_cuda.h).
 #pragma once
 
 #include <optional>
