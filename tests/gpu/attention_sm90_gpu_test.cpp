@@ -124,7 +124,8 @@ std::vector<AttentionCase> cases() {
   far.heads = far.kv_heads = 1;
   far.q_lengths = far.k_lengths = {2060};
   all.push_back(far);
-  for (const auto& [keys, values] : {std::pair{8, 64}, {40, 24}, {72, 128}, {96, 96}, {128, 80}}) {
+  for (const auto& [keys, values] : {std::pair{8, 64}, {40, 24}, {72, 128}, {96, 96}, {128, 80},
+                                     {64, 128}, {128, 64}, {16, 72}}) {
     AttentionCase c;  // narrower than the kernels' columns
     c.head_dim = keys, c.value_dim = values;
     c.heads = 4, c.kv_heads = 2;
@@ -173,7 +174,7 @@ AttentionCase any_case() {
   AttentionCase c = any_attention_case();
   c.distances = c.time_buckets = 0;
   c.head_dim = 8 * drawn(1, 16);
-  c.value_dim = drawn(0, 1) ? c.head_dim : c.head_dim <= 64 ? 8 * drawn(1, 8) : 8 * drawn(9, 16);
+  c.value_dim = drawn(0, 1) ? c.head_dim : 8 * drawn(1, 16);
   c.gap = 8 * (c.gap / 2);
   for (int64_t& n : c.q_lengths) n *= 5;
   for (int64_t& n : c.k_lengths) n *= 5;

@@ -5,7 +5,8 @@
 // and the base lies R tokens before the tensor. A box whose first `count` <= R rows lie in the
 // sequence and start at token t is read at (column, R - count, t + count, head): its other rows fall
 // out of dimension 1, so a load fills them with zeros and a store leaves them out. (Triton's ragged
-// descriptors have the idea.)
+// descriptors have the idea.) At least one row must be inside: boxes wholly outside, in whatever
+// dimension, ended now and then in an illegal address on an H200.
 #pragma once
 
 #include <cstdint>

@@ -22,15 +22,15 @@
 #include "tautline/kernels/attention_sm90/backward_load.cuh"
 #include "tautline/kernels/attention_sm90/backward_queries.cuh"
 #include "tautline/kernels/attention_sm90/backward_workspace.h"
+#include "tautline/kernels/hopper_map.h"
 #include "tautline/kernels/launch.cuh"
 
 namespace tautline::kernels::sm90 {
 
-template <class C, class TmaQ, class TmaK>
+template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
     attention_backward(const __grid_constant__ BackwardArguments p,
-                       const __grid_constant__ TmaQ tma_q, const __grid_constant__ TmaQ tma_do,
-                       const __grid_constant__ TmaK tma_k, const __grid_constant__ TmaK tma_v) {
+                       const __grid_constant__ BackwardMaps maps) {
   extern __shared__ char raw[];
   auto& s = *reinterpret_cast<typename C::Shared*>(raw);
   if (threadIdx.x == 0) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     };
     // Readers: the warps that keep keys; of keys, those of d_q and who sees to turns too.
     init(s.full_k, s.empty_k, 2, 8 + 4 + 2);
-    init(&s.full_v, &s.empty_v, 1, 8);
+    for (int i = 0; i < 2; ++i) FullBarrier::init(s.full_v + i, 4);
     init(s.full_q, s.empty_q, C::kQStages, 8);
     init(s.full_do, s.empty_do, C::kDoStages, 8);
     for (int i = 0; i < C::kDoStages; ++i) FullBarrier::init(s.full_terms + i, 1);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int warp = cutlass::canonical_warp_idx_sync();
     if (warp < 3 && cute::elect_one_sync()) {
       if (warp == 0)
-        produce<C>(s, p, tma_q, tma_do, tma_k, tma_v);
+        produce<C>(s, p, maps);
       else if (warp == 1)
         await_turns<C>(s, p);
       else
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     consume_queries<C>(s, p);
   } else {
     cutlass::arch::warpgroup_reg_alloc<C::kKeyRegisters>();
-    consume_keys<C>(s, p, group - 2);
+    consume_keys<C>(s, p, maps, group - 2);
   }
 }
 
@@ -112,8 +112,6 @@ void launch_backward(const AttentionSm90Backward& p) {
   a.beta = p.beta;
   a.activation = p.activation;
   a.d_q = p.d_q.data, a.q_token = p.d_q.token_stride, a.q_head = p.d_q.head_stride;
-  a.d_k = p.d_k.data, a.k_token = p.d_k.token_stride, a.k_head = p.d_k.head_stride;
-  a.d_v = p.d_v.data, a.v_token = p.d_v.token_stride, a.v_head = p.d_v.head_stride;
   a.next = reinterpret_cast<int32_t*>(workspace + w.next);
   a.turns = reinterpret_cast<int32_t*>(workspace + w.turns);
   a.terms = workspace + w.terms;
@@ -123,31 +121,21 @@ void launch_backward(const AttentionSm90Backward& p) {
   backward_rows(p, workspace + w.terms);
   if (p.k_tokens == 0) return;
 
-  // Maps end with the tensors: columns beyond their widths are zeros.
-  const auto view = [](const HeadsView& x, int64_t tokens, int width, int heads) {
-    return make_tensor(make_gmem_ptr(static_cast<const E*>(x.data)),
-                       make_shape(int(tokens), width, heads),
-                       make_stride(x.token_stride, _1{}, x.head_stride));
+  const auto map = [&](const HeadsView& x, int64_t tokens, int heads, int width, int rows) {
+    return hopper::tensor_map(x, p.element, tokens, heads, width, rows);
   };
-  const auto query_map = [&](const HeadsView& x, int64_t tokens, int width) {
-    return make_tma_copy(SM90_TMA_LOAD{}, view(x, tokens > 0 ? tokens : 1, width, p.heads),
-                         take<0, 2>(typename C::LayoutQ{}), Shape<Int<C::kM>, Int<C::kD>>{}, _1{});
-  };
-  const auto key_map = [&](const HeadsView& x, int width) {
-    return make_tma_copy(SM90_TMA_LOAD{}, view(x, p.k_tokens, width, p.kv_heads),
-                         take<0, 2>(typename C::LayoutK{}), Shape<Int<C::kN>, Int<C::kD>>{}, _1{});
-  };
-  const auto tma_q = query_map(p.q, a.q_tokens, p.head_dim);
-  const auto tma_do = query_map(p.d_o, a.q_rows, p.value_dim);
-  const auto tma_k = key_map(p.k, p.head_dim), tma_v = key_map(p.v, p.value_dim);
-  using TmaQ = std::remove_const_t<decltype(tma_q)>;
-  using TmaK = std::remove_const_t<decltype(tma_k)>;
-  auto* kernel = attention_backward<C, TmaQ, TmaK>;
+  const BackwardMaps maps{map(p.q, a.q_tokens, p.heads, p.head_dim, C::kM),
+                          map(p.d_o, a.q_rows, p.heads, p.value_dim, C::kM),
+                          map(p.k, p.k_tokens, p.kv_heads, p.head_dim, C::kN),
+                          map(p.v, p.k_tokens, p.kv_heads, p.value_dim, 16),
+                          map(p.d_k, p.k_tokens, p.kv_heads, p.head_dim, 16),
+                          map(p.d_v, p.k_tokens, p.kv_heads, p.value_dim, 16)};
+  auto* kernel = attention_backward<C>;
   constexpr int kBytes = sizeof(typename C::Shared);
   static_assert(kBytes <= 232448);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
              "cudaFuncSetAttribute");
-  kernel<<<p.ctas, C::kThreads, kBytes, stream>>>(a, tma_q, tma_do, tma_k, tma_v);
+  kernel<<<p.ctas, C::kThreads, kBytes, stream>>>(a, maps);
   check_launch("attention backward");
 }
 

@@ -8,6 +8,7 @@
 
 #include "tautline/kernels/attention_sm90/backward.h"
 #include "tautline/kernels/attention_sm90/backward_terms.h"
+#include "tautline/kernels/box.cuh"
 
 namespace tautline::kernels::sm90 {
 
@@ -121,7 +122,7 @@ struct BackwardConfig {
     alignas(128) float gathered[kSlot / 2];
     KeyBlock block[2];
     Step step[kSteps];
-    uint64_t full_k[2], empty_k[2], full_v, empty_v;
+    uint64_t full_k[2], empty_k[2], full_v[2];  // of v: a warpgroup's own half
     uint64_t full_q[kQStages], empty_q[kQStages], full_do[kDoStages], empty_do[kDoStages];
     uint64_t full_terms[kDoStages];  // empty with d_o's
     uint64_t full_ds[kDsStages], empty_ds[kDsStages];
@@ -141,12 +142,28 @@ struct BackwardArguments {
   int32_t seeds, head_dim, value_dim;           // queries that stand in for every sequence, or 0
   float scale, beta;
   ScoreActivation activation;
-  void *d_q, *d_k, *d_v;
-  int64_t q_token, q_head, k_token, k_head, v_token, v_head;  // of d_q, d_k, d_v
-  const void* terms;    // [tiles, H, M, kRowTerms], see backward_rows
-  float *own, *shared;  // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
+  void* d_q;
+  int64_t q_token, q_head;  // of d_q
+  const void* terms;        // [tiles, H, M, kRowTerms], see backward_rows
+  float *own, *shared;      // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
   int32_t *turns, *next;
 };
+
+/// Tensor maps that end where sequences do (hopper_map.h): of boxes of a tile's rows, and for values and
+/// what leaves of the 16 rows that a warp keeps.
+struct alignas(64) BackwardMaps {
+  CUtensorMap q, d_o, k, v, d_k, d_v;
+};
+/// Rows [row, row + count) of a head to a tile of `kTileRows`: kRows and kD columns, zeros beyond what
+/// there is.
+template <int kRows, int kTileRows, int kD, class E>
+__device__ __forceinline__ void load_rows(const CUtensorMap& map, uint64_t* full, E* to, int width,
+                                          int row, int count, int head) {
+  FullBarrier::arrive_and_expect_tx(full, kRows * kD * 2);
+#pragma unroll
+  for (int c = 0; c < kD; c += 64)
+    hopper::load_box<kRows>(map, full, to + c * kTileRows, c, width, row, min(count, kRows), head);
+}
 
 /// Key blocks [first, last] that queries [m0, m1) of a sequence see; last < first: none.
 struct BlockRange {
@@ -180,19 +197,6 @@ __device__ __forceinline__ auto as_operand(Layout l) {
   const auto inner = logical_divide(get<0>(l), Shape<Underscore, Underscore, _2>{});
   return make_layout(make_layout(get<0>(inner), get<1>(inner), get<2, 0>(inner)), get<1>(l),
                      make_layout(get<2, 1>(inner), get<2>(l)));
-}
-
-/// Rows [rows, R) of a swizzled [R, D] tile become 0. By 128 threads; both warpgroups do it, each
-/// before its own products, so that neither waits for the other.
-template <int R, int D, class E>
-__device__ __forceinline__ void clear_tail(E* tile, int rows, int thread, int group) {
-#pragma unroll
-  for (int c = 0; c < D / 64; ++c) {
-    uint4* column = reinterpret_cast<uint4*>(tile + c * R * 64);
-    for (int i = rows * 8 + thread; i < R * 8; i += 128) column[i] = uint4{0, 0, 0, 0};
-  }
-  cutlass::arch::fence_view_async_shared();
-  cutlass::arch::NamedBarrier::sync(128, 2 + group);
 }
 
 /// The steps of a key block: its tiles of queries, for each query head of the group.

@@ -34,7 +34,7 @@ __device__ __forceinline__ void mask(const BackwardArguments& p, const KeyBlock&
 
 template <class C>
 __device__ __forceinline__ void consume_keys(typename C::Shared& s, const BackwardArguments& p,
-                                             int group) {
+                                             const BackwardMaps& maps, int group) {
   using E = typename C::E;
   constexpr int kM = C::kM, kN = C::kN, kD = C::kD;
   const int in_group = threadIdx.x & 127, lane = threadIdx.x & 31, warp = in_group / 32;
@@ -71,6 +71,8 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   Tensor ds_to = my_copy.partition_D(shared(s.ds, typename C::LayoutDst{}));
   const bool leader = lane == 0;
   const typename C::Scores policy(p);
+  const float d_v_scale = p.beta * C::Scores::weights_lack(p.scale);
+  const float d_k_scale = p.scale * p.beta;
 
   // x = a b^T, less what the terms of the tile say.
   const auto issue_scores = [&](const auto& a, const auto& b, int what, int stage) {
@@ -83,22 +85,24 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     }
   };
 
-  // d_k and d_v of a block leave, through the warp's part of an empty stage of dS.
-  const auto finish = [&](const KeyBlock& b, int stage) {
-    constexpr int kPart = kM * kN / 8;
-    const uint32_t scratch = static_cast<uint32_t>(
-        __cvta_generic_to_shared(s.ds + stage * kM * kN + (4 * group + warp) * kPart));
-    const int first = 64 * group + 16 * warp, rows = b.nk - b.n0 - first;
-    const int64_t token = b.k_start + b.n0 + first;
-#pragma unroll
-    for (int c = 0; c < kD; c += 64) {
-      store_tile<E>(dv.data() + c / 2, scratch,
-                    static_cast<E*>(p.d_v) + token * p.v_token + b.head * p.v_head + c, p.v_token,
-                    rows, p.value_dim - c, p.beta);
-      store_tile<E>(dk.data() + c / 2, scratch,
-                    static_cast<E*>(p.d_k) + token * p.k_token + b.head * p.k_head + c, p.k_token,
-                    rows, p.head_dim - c, p.scale * p.beta);
+  // A warp's own 16 keys: their values are asked for, d_k and d_v leave.
+  const int own = 64 * group + 16 * warp;
+  const auto ask_values = [&](const KeyBlock& b) {
+    load_rows<16, kN, kD>(maps.v, &s.full_v[group], s.v + own * 64, p.value_dim,
+                          int(b.k_start) + b.n0 + own, b.nk - b.n0 - own, b.head);
+  };
+  const auto leave = [&](const CUtensorMap& map, int width, const E* from, const KeyBlock& b,
+                         int column) {
+    if (!leader) return;
+    const int first = b.n0 + own, inside = min(b.nk - first, 16);
+    if (inside > 0 && column < width) {
+      hopper::tma_store(&map, from, column, 16 - inside, int(b.k_start) + first + inside, b.head);
+      hopper::tma_store_commit();
     }
+  };
+  const auto left = [&] {  // nothing that leaves is read any more
+    if (leader) hopper::tma_store_wait_read();
+    __syncwarp();
   };
 
   Ring<2> at_k(0);
@@ -115,9 +119,7 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   Step step = s.step[0];
   if (step.flags & Step::kEnd) return no_more();
   FullBarrier::wait(&s.full_k[0], 0);
-  if (step.flags & Step::kTail)
-    clear_tail<kN, kD>(s.k, s.block[0].nk - s.block[0].n0, in_group, group);
-  if (step.rows < kM) clear_tail<kM, kD>(s.q, step.rows, in_group, group);
+  if (leader) ask_values(s.block[0]);
   clear(dk);
   clear(dv);
   if (C::Scores::kRows) FullBarrier::wait(&s.full_terms[0], 0);
@@ -128,11 +130,9 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     const KeyBlock& b = s.block[at_k.stage];
     const bool first = step.flags & Step::kFirst, last = step.flags & Step::kLast;
     FullBarrier::wait(&s.full_do[at.stage], at.phase);
-    if (step.rows < kM) clear_tail<kM, kD>(s.d_o + at.stage * kM * kD, step.rows, in_group, group);
     if (first) {
-      FullBarrier::wait(&s.full_v, v_phase);
+      FullBarrier::wait(&s.full_v[group], v_phase);
       v_phase ^= 1;
-      if (step.flags & Step::kTail) clear_tail<kN, kD>(s.v, b.nk - b.n0, in_group, group);
     }
     warpgroup_wait<0>();  // scores; the last step's d_k
     warpgroup_fence_operand(x);
@@ -147,15 +147,8 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     warpgroup_wait<0>();
     warpgroup_fence_operand(dv);
     warpgroup_fence_operand(x);
-    if (leader) {
-      EmptyBarrier::arrive(&s.empty_do[at.stage]);
-      if (last) EmptyBarrier::arrive(&s.empty_v);
-    }
+    if (leader) EmptyBarrier::arrive(&s.empty_do[at.stage]);
     policy.template gradients<kM>(ds_words, x.data(), ds_words);
-    if (step.rows == 0) {  // its deltas are anything
-#pragma unroll
-      for (int i = 0; i < kM / 4; ++i) ds_words[i] = 0;
-    }
     // The next step's queries, and maybe keys.
     Ring<C::kQStages> next = at_q;
     next.advance();
@@ -163,6 +156,7 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     FullBarrier::wait(&s.full_q[next.stage], next.phase);
     const Step next_step = s.step[(n + 1) % C::kSteps];
     EmptyBarrier::wait(&s.empty_ds[at_ds.stage], at_ds.phase ^ 1);
+    if (first) left();  // d_k of the block before, from there
     copy(to_shared, ds_from, ds_to(_, _, _, at_ds.stage));
     cutlass::arch::fence_view_async_shared();
     __syncwarp();
@@ -171,25 +165,37 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     at_ds.advance();
     if (C::Scores::kRows && !(next_step.flags & Step::kEnd))
       FullBarrier::wait(&s.full_terms[at.stage], at.phase);
-    if (next_step.flags & Step::kFirst) {
-      FullBarrier::wait(&s.full_k[at_k.stage], at_k.phase);
-      const KeyBlock& next_b = s.block[at_k.stage];
-      if (next_step.flags & Step::kTail)
-        clear_tail<kN, kD>(s.k + at_k.stage * kN * kD, next_b.nk - next_b.n0, in_group, group);
-    }
-    if (next_step.rows < kM)
-      clear_tail<kM, kD>(s.q + next.stage * kM * kD, next_step.rows, in_group, group);
+    if (next_step.flags & Step::kFirst) FullBarrier::wait(&s.full_k[at_k.stage], at_k.phase);
     issue(mma_kv, ds16, fqt(_, _, _, at_q.stage), dk,
           first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One);
-    if (last) {  // before the next scores need their registers
+    const KeyBlock& done = s.block[at_k.stage ^ 1];
+    E* const out = s.ds + at_ds.stage * kM * kN + own * kM;
+    if (last) {  // d_v leaves through its values' memory, then d_k through an empty stage of dS
+      cutlass::arch::NamedBarrier::sync(128, 2 + group);  // all have multiplied
+#pragma unroll
+      for (int c = 0; c < kD; c += 64) {
+        E* const rows = s.v + c * kN + own * 64;
+        put_rows<E>(dv.data() + c / 2, hopper::shared_address(rows), d_v_scale);
+        leave(maps.d_v, p.value_dim, rows, done, c);
+      }
       warpgroup_wait<0>();
       warpgroup_fence_operand(dk);
       EmptyBarrier::wait(&s.empty_ds[at_ds.stage], at_ds.phase ^ 1);
-      finish(s.block[at_k.stage ^ 1], at_ds.stage);
+      if (leader) hopper::tma_store_wait_read();
+      if (leader && (next_step.flags & Step::kFirst)) ask_values(s.block[at_k.stage]);
+      put_rows<E>(dk.data(), hopper::shared_address(out), d_k_scale);
+      leave(maps.d_k, p.head_dim, out, done, 0);
+      // Of anything at the end.
+      issue_scores(fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), 0, at.stage);
+      if constexpr (kD == 128) {
+        left();
+        put_rows<E>(dk.data() + 32, hopper::shared_address(out), d_k_scale);
+        leave(maps.d_k, p.head_dim, out, done, 64);
+      }
       if (leader) EmptyBarrier::arrive(&s.empty_k[at_k.stage ^ 1]);
+    } else {
+      issue_scores(fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), 0, at.stage);
     }
-    // Of anything at the end.
-    issue_scores(fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), 0, at.stage);
     before = at_q.stage;
     at_q = next;
     step = next_step;
@@ -198,6 +204,7 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(x);
+  left();
   no_more();
 }
 

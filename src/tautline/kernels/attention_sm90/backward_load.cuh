@@ -26,28 +26,10 @@ __device__ __forceinline__ Step step_of(const BackwardArguments& p, const KeyBlo
           w.member};
 }
 
-template <class C, class TmaQ, class TmaK>
+template <class C>
 __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArguments& p,
-                                        const TmaQ& tma_q, const TmaQ& tma_do, const TmaK& tma_k,
-                                        const TmaK& tma_v) {
-  const auto mq = tma_q.get_tma_tensor(make_shape(int(p.q_tokens), Int<C::kD>{}, p.heads));
-  const auto mdo = tma_do.get_tma_tensor(make_shape(int(p.q_rows), Int<C::kD>{}, p.heads));
-  const auto mk = tma_k.get_tma_tensor(make_shape(int(p.k_tokens), Int<C::kD>{}, p.kv_heads));
-  const auto mv = tma_v.get_tma_tensor(make_shape(int(p.k_tokens), Int<C::kD>{}, p.kv_heads));
-  const Tensor sq = make_tensor(make_smem_ptr(s.q), typename C::LayoutQ{});
-  const Tensor sdo = make_tensor(make_smem_ptr(s.d_o), typename C::LayoutDo{});
-  const Tensor sk = make_tensor(make_smem_ptr(s.k), typename C::LayoutK{});
-  const Tensor sv = make_tensor(make_smem_ptr(s.v), typename C::LayoutV{});
-  const auto slice_q = tma_q.get_slice(_0{});
-  const auto slice_do = tma_do.get_slice(_0{});
-  const auto slice_k = tma_k.get_slice(_0{});
-  const auto slice_v = tma_v.get_slice(_0{});
-  const auto rows_of = [](const auto& m, int row, int head, auto rows) {
-    return local_tile(domain_offset(make_coord(row, _0{}), m(_, _, head)),
-                      Shape<decltype(rows), Int<C::kD>>{}, make_coord(_0{}, _0{}));
-  };
+                                        const BackwardMaps& maps) {
   Ring<2> at_k(1);
-  Ring<1> at_v(1);
   Ring<C::kQStages> at_q(1);
   Ring<C::kDoStages> at(1);
   int n = 0;  // steps so far
@@ -79,42 +61,31 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
       b.steps = (b.q_last - b.q_first) * (b.seen ? group : 1);
       EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
       s.block[at_k.stage] = b;
-      FullBarrier::arrive_and_expect_tx(&s.full_k[at_k.stage], C::kKBytes);
-      copy(tma_k.with(s.full_k[at_k.stage]),
-           slice_k.partition_S(rows_of(mk, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
-           slice_k.partition_D(sk(_, _, at_k.stage)));
+      load_rows<C::kN, C::kN, C::kD>(maps.k, &s.full_k[at_k.stage],
+                                     s.k + at_k.stage * C::kN * C::kD, p.head_dim,
+                                     int(b.k_start) + b.n0, b.nk - b.n0, b.head);
       at_k.advance();
       Walk<C> w(b);
       for (int t = 0; t < b.steps; ++t, w.advance(b)) {
         const int m0 = w.tile * C::kM, head = b.head * group + w.member;
-        const auto* terms = static_cast<const typename C::E*>(p.terms) +
+        const void* terms = static_cast<const typename C::E*>(p.terms) +
                             (int64_t{b.tile0 + w.tile} * p.heads + head) * C::kM * kRowTerms;
         EmptyBarrier::wait(&s.empty_q[at_q.stage], at_q.phase);
         s.step[n++ % C::kSteps] = step_of<C>(p, b, w, t);
-        FullBarrier::arrive_and_expect_tx(&s.full_q[at_q.stage], C::kQBytes);
-        copy(tma_q.with(s.full_q[at_q.stage]),
-             slice_q.partition_S(rows_of(mq, int(q_token) + m0, head, Int<C::kM>{})),
-             slice_q.partition_D(sq(_, _, at_q.stage)));
+        load_rows<C::kM, C::kM, C::kD>(maps.q, &s.full_q[at_q.stage],
+                                       s.q + at_q.stage * C::kM * C::kD, p.head_dim,
+                                       int(q_token) + m0, w.rows(b), head);
         at_q.advance();
         EmptyBarrier::wait(&s.empty_do[at.stage], at.phase);
         if constexpr (C::Scores::kRows) {
           FullBarrier::arrive_and_expect_tx(&s.full_terms[at.stage], C::kTermBytes);
-          SM90_BULK_COPY_G2S::copy(terms, &s.full_terms[at.stage],
+          SM90_BULK_COPY_G2S::copy(w.rows(b) > 0 ? terms : hopper::nothing, &s.full_terms[at.stage],
                                    s.terms + at.stage * C::kM * kRowTerms, C::kTermBytes);
         }
-        FullBarrier::arrive_and_expect_tx(&s.full_do[at.stage], C::kQBytes);
-        copy(tma_do.with(s.full_do[at.stage]),
-             slice_do.partition_S(rows_of(mdo, int(b.q_start) + m0, head, Int<C::kM>{})),
-             slice_do.partition_D(sdo(_, _, at.stage)));
+        load_rows<C::kM, C::kM, C::kD>(maps.d_o, &s.full_do[at.stage],
+                                       s.d_o + at.stage * C::kM * C::kD, p.value_dim,
+                                       int(b.q_start) + m0, w.rows(b), head);
         at.advance();
-        if (t == 0) {
-          EmptyBarrier::wait(&s.empty_v, at_v.phase);
-          FullBarrier::arrive_and_expect_tx(&s.full_v, C::kKBytes);
-          copy(tma_v.with(s.full_v),
-               slice_v.partition_S(rows_of(mv, int(b.k_start) + b.n0, b.head, Int<C::kN>{})),
-               slice_v.partition_D(sv(_, _, 0)));
-          at_v.advance();
-        }
       }
     }
     item = gridDim.x + atomicAdd(p.next, 1);  // late: others wait for what a CTA has taken

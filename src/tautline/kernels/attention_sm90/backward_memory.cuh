@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "tautline/kernels/attention_sm90/backward_scores.cuh"
+#include "tautline/kernels/hopper.cuh"
 #include "tautline/kernels/mma.cuh"
 
 namespace tautline::kernels::sm90 {
@@ -56,36 +57,22 @@ __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t
 }
 
 /// A warp's 16 rows of a 64 x 64 accumulator (numbers 4 j + 2 r + {0, 1} of a thread: row r, columns
-/// 8 j + 2 (lane % 4) + {0, 1}) as 16-bit rows, through 2 KiB of shared memory of the warp's own:
-/// `rows` of them, the first `columns` of each, times `scale`.
+/// 8 j + 2 (lane % 4) + {0, 1}), times `scale`, as 16-bit rows of 128 bytes in shared memory, swizzled
+/// as a tensor map's boxes are; a TMA store may read them.
 template <class E, class Registers>
-__device__ __forceinline__ void store_tile(Registers x, uint32_t scratch, E* to, int64_t stride,
-                                           int rows, int columns, float scale) {
+__device__ __forceinline__ void put_rows(Registers x, uint32_t to, float scale) {
   const int lane = threadIdx.x & 31;
-  // stmatrix takes row l % 16 of 8 columns from lane l; rows are 128 bytes, pieces of 16 swizzled.
-  const uint32_t line = scratch + (lane & 15) * 128;
+  // stmatrix takes row l % 16 of 8 columns from lane l.
+  const uint32_t line = to + (lane & 15) * 128;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       w[i] = pack<E>(x[4 * j + 2 * i] * scale, x[4 * j + 2 * i + 1] * scale);
-    const uint32_t piece = (j + (lane >> 4)) ^ (lane & 7);
-    mma::store_matrices(w, line + piece * 16);
+    mma::store_matrices(w, line + ((j + (lane >> 4)) ^ (lane & 7)) * 16);
   }
-  __syncwarp();
-  uint4 y[4];  // all on their way before the first is stored
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = 4 * i + lane / 8, piece = lane & 7;
-    y[i] = mma::load_chunk(scratch + row * 128 + (piece ^ (row & 7)) * 16);
-  }
-  to += (lane / 8) * stride + 8 * (lane & 7);
-  const bool inside = 8 * (lane & 7) < columns;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (inside && 4 * i + lane / 8 < rows)
-      __stwb(reinterpret_cast<uint4*>(to + 4 * i * stride), y[i]);  // a plain one is split in four
+  hopper::fence_async_shared();
   __syncwarp();
 }
 

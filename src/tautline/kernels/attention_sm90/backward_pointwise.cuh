@@ -49,28 +49,28 @@ __device__ __forceinline__ float tanh_fast(float x) {
   return y;
 }
 
-/// From a raw score q . k, alpha folded into the constants: one special function where the exact ones take two.
+/// From a raw score q . k, alpha folded into the constants: one special function where the exact ones
+/// take two. GELU's weight is f / alpha: a multiplication less, and d_v gets it at the end.
 template <ScoreActivation kActivation>
 struct FastWeight {
   static_assert(kActivation == ScoreActivation::kSilu || kActivation == ScoreActivation::kGeluTanh);
   static constexpr bool kSilu = kActivation == ScoreActivation::kSilu;
-  float half, linear, cubic,
-      slope;  // GELU: u = s (linear + cubic s^2), half of s u' in the other two
+  float linear, cubic;  // u = s (linear + cubic s^2); SiLU's: s linear
+  float level, steep;   // GELU: 2 alpha s u' = s (level + steep s^2)
 
   __device__ explicit FastWeight(float alpha)
-      : half(0.5f * alpha),
-        linear(0.79788456080f * alpha),
+      : linear((kSilu ? 0.5f : 0.79788456080f) * alpha),
         cubic(0.79788456080f * 0.044715f * alpha * alpha * alpha),
-        slope(1.5f * cubic) {}
+        level(2 * linear),
+        steep(6 * cubic) {}
   __device__ __forceinline__ Weight operator()(float s) const {
-    const float h = half * s;
-    if constexpr (kSilu) {  // f = h (1 + t), f' = sigmoid + f (1 - sigmoid), t = tanh h
-      const float t = tanh_fast(h), f = fmaf(h, t, h);
+    if constexpr (kSilu) {  // f = u (1 + t), f' = g + f (1 - g), g = (1 + t) / 2, t = tanh u
+      const float u = s * linear, t = tanh_fast(u), f = fmaf(u, t, u);
       return {f, fmaf(f, fmaf(-0.5f, t, 0.5f), fmaf(0.5f, t, 0.5f))};
-    } else {  // f' = (1 + t) / 2 + s u' / 2 (1 - t^2), t = tanh u
+    } else {  // f' = g + 2 alpha s u' g (1 - g), g = (1 + tanh u) / 2
       const float square = s * s, t = tanh_fast(s * fmaf(cubic, square, linear));
-      const float steep = s * fmaf(slope, square, 0.5f * linear);
-      return {fmaf(h, t, h), fmaf(steep, fmaf(-t, t, 1.0f), fmaf(0.5f, t, 0.5f))};
+      const float g = fmaf(0.5f, t, 0.5f);
+      return {s * g, fmaf(s * fmaf(steep, square, level), fmaf(-g, g, g), g)};
     }
   }
 };
@@ -81,6 +81,7 @@ struct FastWeight {
 template <class E, ScoreActivation... kActivations>
 struct PointwiseScores {
   static constexpr bool kRows = false, kGates = true;
+  __device__ __forceinline__ static float weights_lack(float) { return 1; }
   float scale;
   ScoreActivation activation;
   template <class Arguments>
@@ -116,16 +117,16 @@ struct PointwiseScores {
   __device__ __forceinline__ void gradients(const uint32_t* gates, Registers dp,
                                             uint32_t* ds) const {
 #pragma unroll
-    for (int i = 0; i < kM / 2; i += 2) {
-      const float2 slope = unpack<E>(gates[i / 2]);
-      ds[i / 2] = pack<E>(slope.x * dp[i], slope.y * dp[i + 1]);
-    }
+    for (int i = 0; i < kM / 2; i += 2) ds[i / 2] = multiply<E>(gates[i / 2], dp[i], dp[i + 1]);
   }
 };
 
 /// The fast form of one activation.
 template <class E, ScoreActivation kActivation>
 struct FastScores : PointwiseScores<E, kActivation> {
+  __device__ __forceinline__ static float weights_lack(float alpha) {
+    return kActivation == ScoreActivation::kGeluTanh ? alpha : 1;
+  }
   FastWeight<kActivation> weight;
   template <class Arguments>
   __device__ explicit FastScores(const Arguments& p)

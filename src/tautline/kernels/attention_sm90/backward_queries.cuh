@@ -22,6 +22,7 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
   const auto kt_upper = upper.make_fragment_B(upper.partition_B(kt));
   const auto kt_lower = lower.make_fragment_B(lower.partition_B(kt));
   Tensor dq = partition_fragment_C(mma_q, Shape<Int<kM>, Int<kD>>{});
+  const float d_q_scale = p.scale * p.beta;
   const bool leader = lane == 0;
   const int members = p.heads / p.kv_heads;
   Ring<2> at_k(0), turn(0);
@@ -110,11 +111,10 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
         const int64_t to = (b.q_start + step.m0) * p.q_token + head * p.q_head + column;
         if (p.seeds)
           store_float_rows<C::kQColumns / 8>(dq.data(), static_cast<float*>(p.d_q) + to, p.q_token,
-                                             line, step.rows, p.head_dim - column,
-                                             p.scale * p.beta);
+                                             line, step.rows, p.head_dim - column, d_q_scale);
         else
           store_rows<C::kQColumns / 8>(dq.data(), static_cast<E*>(p.d_q) + to, p.q_token, line,
-                                       step.rows, p.head_dim - column, p.scale * p.beta);
+                                       step.rows, p.head_dim - column, d_q_scale);
       }
     }
     __syncwarp();

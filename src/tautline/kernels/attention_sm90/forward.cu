@@ -46,8 +46,6 @@ const char* attention_forward_sm90_refuses(const AttentionProblem& p, double sca
   const auto fits = [](int64_t dim) { return dim <= 128 && dim % 8 == 0; };
   if (!fits(p.head_dim) || !fits(p.value_dim))
     return "head dimensions must be multiples of 8 up to 128";
-  if ((p.head_dim > 64) != (p.value_dim > 64))
-    return "keys and values must both have up to 64 columns, or both more";
   if (p.bias.any()) return "an additive bias is not covered";
   if (!(scale > 0)) return "the scale of softmax must be above 0";
   if (p.rows > kMostTokens || p.k_tokens > kMostTokens) return "more than 2^29 tokens";

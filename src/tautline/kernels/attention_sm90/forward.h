@@ -1,7 +1,6 @@
-// The Hopper (sm_90a) forward of attention.h and gdpa.h: bf16 and fp16, head dimensions that are
-// multiples of 8, both up to 64 or both from 72 to 128 (the kernels have 64 or 128 columns; those
-// beyond are zeros: half of them at most, since loads of columns that lie beyond the tensor altogether
-// faulted), windows, grouped heads, broadcast queries, no additive bias. What attention_forward_sm90_refuses goes to
+// The Hopper (sm_90a) forward of attention.h and gdpa.h: bf16 and fp16, head dimensions up to 128 that
+// are multiples of 8 (the kernels have 64 or 128 columns of both; those beyond are zeros), windows,
+// grouped heads, broadcast queries, no additive bias. What attention_forward_sm90_refuses goes to
 // attention_portable*.cu.
 #pragma once
 

@@ -19,6 +19,7 @@ struct ForwardArguments {
   AttentionOrder order;
   int64_t rows;
   int32_t heads, group, seeds;  // group: query heads of a key/value head
+  int32_t head_dim, value_dim;
   int32_t left, right;
   ScoreNumbers numbers;
 };

@@ -193,7 +193,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
     if (lane == 0 && rows > 0) {
 #pragma unroll
-      for (int h = 0; h < C::kHalves; ++h)
+      for (int h = 0; h < C::kHalves && 64 * h < p.value_dim; ++h)
         tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, kWarpRows - rows,
                   pass.row + row + warp_row + rows, pass.head);
       tma_store_commit();

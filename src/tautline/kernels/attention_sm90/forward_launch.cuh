@@ -40,6 +40,8 @@ void launch_forward(const Forward& f) {
   a.heads = static_cast<int32_t>(p.heads);
   a.group = static_cast<int32_t>(p.heads / p.kv_heads);
   a.seeds = seeds ? static_cast<int32_t>(p.max_q) : 0;
+  a.head_dim = static_cast<int32_t>(p.head_dim);
+  a.value_dim = static_cast<int32_t>(p.value_dim);
   a.left = bound_of(p.window.left);
   a.right = bound_of(p.window.right);
   a.numbers = f.numbers;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tautline/kernels/attention_sm90/forward_config.cuh"
+#include "tautline/kernels/box.cuh"
 
 namespace tautline::kernels::sm90 {
 
@@ -40,16 +41,16 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   Cursor<C::kDepth> at_pass;
   Cursor<C::kSlots> at_q;
   Cursor<kStages> at_k, at_v;
-  const auto load = [&](const CUtensorMap& map, uint64_t* full, uint64_t* empty, char* to,
-                        Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
+  const auto load = [&](const CUtensorMap& map, int32_t width, uint64_t* full, uint64_t* empty,
+                        char* to, Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
                         int32_t head) {
     const int32_t first = block * C::kKeys, count = min(C::kKeys, keys - first);
     barrier_wait(&empty[at.stage], at.phase ^ 1);
     barrier_expect(&full[at.stage], C::kBlockBytes);
 #pragma unroll
     for (int h = 0; h < C::kHalves; ++h)
-      tma_load(&map, &full[at.stage], to + at.stage * C::kBlockBytes + h * C::kKeys * 128, 64 * h,
-               C::kKeys - count, static_cast<int32_t>(start) + first + count, head);
+      load_box<C::kKeys>(map, &full[at.stage], to + at.stage * C::kBlockBytes + h * C::kKeys * 128,
+                         64 * h, width, static_cast<int32_t>(start) + first, count, head);
     at.next();
   };
   Item item = item_of(0), following = item_of(1);
@@ -108,8 +109,8 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
         barrier_wait(&s.empty_q[at_q.stage], at_q.phase ^ 1);
 #pragma unroll
         for (int h = 0; h < C::kHalves; ++h)
-          tma_load(&p.q, full, s.q[at_q.stage] + h * kRows * 128, 64 * h, kRows - count,
-                   pass.q_token + g * kRows + count, item.head);
+          load_box<kRows>(p.q, full, s.q[at_q.stage] + h * kRows * 128, 64 * h, p.head_dim,
+                          pass.q_token + g * kRows, count, item.head);
         at_q.next();
       }
       if (resident && turn == 1) continue;
@@ -117,9 +118,10 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
       for (int32_t n = 0; n <= pass.blocks; ++n) {
         const int32_t block = pass.block + pass.blocks - 1 - n;
         if (n < pass.blocks)
-          load(p.k, s.full_k, s.empty_k, s.k[0], at_k, span.k, span.nk, block, kv_head);
+          load(p.k, p.head_dim, s.full_k, s.empty_k, s.k[0], at_k, span.k, span.nk, block, kv_head);
         if (n > 0)
-          load(p.v, s.full_v, s.empty_v, s.v[0], at_v, span.k, span.nk, block + 1, kv_head);
+          load(p.v, p.value_dim, s.full_v, s.empty_v, s.v[0], at_v, span.k, span.nk, block + 1,
+               kv_head);
       }
     }
     item = following;
