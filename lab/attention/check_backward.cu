@@ -332,6 +332,11 @@ int main(int argc, char** argv) {
          true);
       go({"grouped", {100, 0, 300, 50, 64}, {100, 70, 300, 500, 129}, 6, 2, dim}, true);
       same("uniform 200 x 4", uniform(200, 0, 300), 4);
+      const Lengths few_q = {64, 0, 5, 63, 64}, few_k = {300, 70, 20, 500, 2129};
+      go({"few queries", few_q, few_k, 2, 2, dim}, true);
+      go({"few queries, grouped", few_q, few_k, 6, 2, dim, {}, 1024, true}, true);
+      go({"few queries, chains", few_q, few_k, 2, 2, dim, kCausal, 128}, true);
+      go({"few queries, many", uniform(200, 0, 64), uniform(200, 0, 900), 4, 4, dim}, true);
       same("chain 256", {256}, 1, {}, 128);
       same("chain 640", {640}, 1, {}, 128);
       same("chain ragged", {1, 0, 127, 128, 129, 300, 64, 65, 63, 1000}, 2, {}, 256);
@@ -362,6 +367,13 @@ int main(int argc, char** argv) {
          false);
       go({"L=" + std::to_string(n) + " s=.5", lengths, lengths, 4, 4, 128, {}, whole}, false);
     }
+  for (const int whole : {256, 1024, 2048}) {
+    const auto few = [&](const char* name, Lengths k) {
+      go({name, Lengths(k.size(), 64), k, 4, 4, 128, {}, whole}, false);
+    };
+    few("64 queries U[0,1000]", uniform(1152, 0, 1000));
+    few("64 queries 2000", Lengths(1152, 2000));
+  }
   for (const int whole : {256, 512, 1024, 2048}) {
     const auto timed = [&](const char* name, Lengths n, int heads, int dim,
                            AttentionWindow window) {

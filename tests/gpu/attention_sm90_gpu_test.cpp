@@ -124,8 +124,14 @@ std::vector<AttentionCase> cases() {
   far.heads = far.kv_heads = 1;
   far.q_lengths = far.k_lengths = {2060};
   all.push_back(far);
-  for (const auto& [keys, values] : {std::pair{8, 64}, {40, 24}, {72, 128}, {96, 96}, {128, 80},
-                                     {64, 128}, {128, 64}, {16, 72}}) {
+  for (const auto& [keys, values] : {std::pair{8, 64},
+                                     {40, 24},
+                                     {72, 128},
+                                     {96, 96},
+                                     {128, 80},
+                                     {64, 128},
+                                     {128, 64},
+                                     {16, 72}}) {
     AttentionCase c;  // narrower than the kernels' columns
     c.head_dim = keys, c.value_dim = values;
     c.heads = 4, c.kv_heads = 2;

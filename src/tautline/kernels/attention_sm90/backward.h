@@ -31,9 +31,10 @@ struct AttentionSm90Backward {
   Element element = Element::kBFloat16;  // or kFloat16
   bool softmax = true;                   // else f = activation
   ScoreActivation activation = ScoreActivation::kSilu;
-  bool fast = false;  // SiLU and GELU (tanh) in bf16 by tanh.approx, as in forward.h
-  float scale = 1;    // of scores, above 0 for softmax (GDPA's alpha)
-  float beta = 1;     // of f, 1 for softmax
+  // SiLU and GELU (tanh) in bf16 by tanh.approx, as in forward.h; gradients of f in bf16.
+  bool fast = false;
+  float scale = 1;  // of scores, above 0 for softmax (GDPA's alpha)
+  float beta = 1;   // of f, 1 for softmax
 
   // Pairs (sequence, block of 128 keys) on the device, and their number: a sequence that
   // is_one_item(whole, ...) has one pair, block 0, which stands for all its keys; a longer one has a

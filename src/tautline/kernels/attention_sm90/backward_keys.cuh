@@ -181,10 +181,10 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
       warpgroup_wait<0>();
       warpgroup_fence_operand(dk);
       EmptyBarrier::wait(&s.empty_ds[at_ds.stage], at_ds.phase ^ 1);
-      if (leader) hopper::tma_store_wait_read();
-      if (leader && (next_step.flags & Step::kFirst)) ask_values(s.block[at_k.stage]);
       put_rows<E>(dk.data(), hopper::shared_address(out), d_k_scale);
       leave(maps.d_k, p.head_dim, out, done, 0);
+      if (leader) cute::tma_store_wait<1>();  // d_v has left
+      if (leader && (next_step.flags & Step::kFirst)) ask_values(s.block[at_k.stage]);
       // Of anything at the end.
       issue_scores(fk(_, _, _, at_k.stage), fq(_, _, _, next.stage), 0, at.stage);
       if constexpr (kD == 128) {

@@ -59,12 +59,6 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
       b.q_first = b.seen ? first / C::kM : 0;
       b.q_last = b.seen ? (last + C::kM - 1) / C::kM : 1;
       b.steps = (b.q_last - b.q_first) * (b.seen ? group : 1);
-      EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
-      s.block[at_k.stage] = b;
-      load_rows<C::kN, C::kN, C::kD>(maps.k, &s.full_k[at_k.stage],
-                                     s.k + at_k.stage * C::kN * C::kD, p.head_dim,
-                                     int(b.k_start) + b.n0, b.nk - b.n0, b.head);
-      at_k.advance();
       Walk<C> w(b);
       for (int t = 0; t < b.steps; ++t, w.advance(b)) {
         const int m0 = w.tile * C::kM, head = b.head * group + w.member;
@@ -76,6 +70,14 @@ __device__ __forceinline__ void produce(typename C::Shared& s, const BackwardArg
                                        s.q + at_q.stage * C::kM * C::kD, p.head_dim,
                                        int(q_token) + m0, w.rows(b), head);
         at_q.advance();
+        if (t == 0) {  // behind the queries, which come from L2 and for which others wait sooner
+          EmptyBarrier::wait(&s.empty_k[at_k.stage], at_k.phase);
+          s.block[at_k.stage] = b;
+          load_rows<C::kN, C::kN, C::kD>(maps.k, &s.full_k[at_k.stage],
+                                         s.k + at_k.stage * C::kN * C::kD, p.head_dim,
+                                         int(b.k_start) + b.n0, b.nk - b.n0, b.head);
+          at_k.advance();
+        }
         EmptyBarrier::wait(&s.empty_do[at.stage], at.phase);
         if constexpr (C::Scores::kRows) {
           FullBarrier::arrive_and_expect_tx(&s.full_terms[at.stage], C::kTermBytes);

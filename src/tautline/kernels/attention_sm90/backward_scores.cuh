@@ -34,18 +34,11 @@ __device__ __forceinline__ float2 unpack(uint32_t word) {
   }
 }
 
-/// Weights or slopes times gradients, to 16 bits. bf16: both rounded before, two at a time; fp16 has not
-/// the range for gradients, so their product only is rounded.
+/// Weights or slopes times gradients, rounded once.
 template <class E>
 __device__ __forceinline__ uint32_t multiply(uint32_t weights, float low, float high) {
-  if constexpr (std::is_same_v<E, cutlass::bfloat16_t>) {
-    uint32_t product;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(weights), "r"(pack<E>(low, high)));
-    return product;
-  } else {
-    const float2 x = unpack<E>(weights);
-    return pack<E>(x.x * low, x.y * high);
-  }
+  const float2 x = unpack<E>(weights);
+  return pack<E>(x.x * low, x.y * high);
 }
 
 /// P = exp(scale s - lse), dS = P (dP - delta), where the products have brought lse and delta. From here
