@@ -247,10 +247,13 @@ def test_an_order_lists_every_tile_by_falling_work():
     q, k = offsets(300, 0, 70, 129), offsets(10, 5, 700, 0)
     order = ops.attention_order(q, k, 499, 715, 300, 700, 4, 2, 64, True)
     assert order.dtype == torch.int32 and order.shape == (2 + 499 // 64 + 4 + 715 // 64 + 4, 2)
+    wide = ops.attention_order(q, k, 499, 715, 300, 700, 4, 2, 72, True)  # tiles of another size, and so told apart
+    assert wide.shape == (order.shape[0] + 1, 2)
     (count, tile), rest = order[0].tolist(), order[1:].tolist()
     assert sorted(map(tuple, rest[:count])) == [(b, t) for b, n in enumerate(q.diff().tolist()) for t in range(-(-n // tile))]
     assert rest[0][0] == 2  # 70 queries that see 700 keys
     torch.library.opcheck(ops.attention_order.default, (q, k, 499, 715, 300, 700, 4, 2, 64, True))
+    torch.library.opcheck(ops.attention_order.default, (q, k, 499, 715, 300, 700, 4, 2, 128, True))
     torch.library.opcheck(ops.attention_order.default, (None, k, 12, 715, 3, 700, 4, 2, 64, False, 5, 5))
     x = randn(499, 4, 64)
     y = ops.jagged_attention(x, x, x, q, q, 300, 300, True, 0.125)

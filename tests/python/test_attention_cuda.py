@@ -226,6 +226,37 @@ def test_nothing_is_a_normal_number_of_tokens():
     assert not any(d.any() for d in torch.autograd.grad(y.sum(), (seeds, table)))
 
 
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("op,rest", [(ops.jagged_attention, (0.1,)), (ops.gdpa, ("silu", 0.1, 1.0)), (ops.gdpa, ("gelu_tanh", 0.1, 1.0))])
+def test_keys_that_nobody_sees_have_no_gradient_whatever_they_hold(op, rest, d):
+    q_offsets, k_offsets = offsets(0, 70, 5), offsets(40, 150, 900)
+    q = torch.randn(75, 2, d, device="cuda").bfloat16().requires_grad_()
+    k, v = (torch.randn(1090, 2, d, device="cuda").bfloat16() for _ in range(2))
+    unseen = torch.zeros(1090, dtype=torch.bool)
+    unseen[:40] = True
+    unseen[190:190 + 640] = True  # whole tiles before the window of the last five queries
+    k[unseen], v[unseen] = float("nan"), float("inf")
+    k.requires_grad_(), v.requires_grad_()
+    y = op(q, k, v, q_offsets.cuda(), k_offsets.cuda(), 70, 900, True, *rest, 100, -1)
+    gradients = torch.autograd.grad(y.sum(), (q, k, v))
+    assert all(g.isfinite().all() for g in (y, *gradients))
+    assert not any(g[unseen].any() for g in gradients[1:])
+
+
+def test_an_order_for_narrower_heads_is_refused():
+    o = offsets(100, 300).cuda()
+    q, k = (torch.randn(400, 2, 64, device="cuda").bfloat16() for _ in range(2))
+    v = torch.randn(400, 2, 128, device="cuda").bfloat16()
+    for width, fits in ((64, False), (128, True)):
+        order = ops.attention_order(o, o, 400, 400, 300, 300, 2, 2, width, True)
+        if fits:
+            expected = ops.jagged_attention(q, k, v, o, o, 300, 300, True, 0.1)
+            assert torch.equal(ops.jagged_attention(q, k, v, o, o, 300, 300, True, 0.1, order=order), expected)
+        else:
+            with pytest.raises(RuntimeError, match="is not what attention_order makes"):
+                ops.jagged_attention(q, k, v, o, o, 300, 300, True, 0.1, order=order)
+
+
 X, O = torch.randn(3, 2, 8, device="cuda").bfloat16(), offsets(3).cuda()
 
 

@@ -41,19 +41,15 @@ std::string sm90_forward_refuses(const AttentionProblem& p, bool softmax, double
   return "a build for the CPU";
 }
 
-bool aligned(const kernels::HeadsView& view, int64_t heads) {
-  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.token_stride % 8 == 0 &&
-         view.token_stride > 0 &&
-         (heads == 1 || (view.head_stride % 8 == 0 && view.head_stride > 0));
-}
-
 std::string sm90_backward_refuses(const AttentionProblem& p, bool softmax, double scale,
                                   int capability) {
   AttentionProblem forward = p;
   if (!forward.o.data) forward.o = p.d_o;  // gdpa keeps no o
   std::string why = sm90_forward_refuses(forward, softmax, scale, capability);
   if (!why.empty()) return why;
-  if (!aligned(p.d_o, p.heads)) return "strides of d_o must be multiples of 8 elements";
+  if constexpr (kCudaBuild) {
+    if (const char* reason = kernels::attention_backward_sm90_refuses(p)) return reason;
+  }
   return "";
 }
 

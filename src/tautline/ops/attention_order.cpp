@@ -1,5 +1,7 @@
 #include "tautline/ops/attention_order.h"
 
+#include <algorithm>
+
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -39,6 +41,12 @@ kernels::AttentionOrderRequest request_of(const AttentionProblem& p, AttentionPa
 template <class Int>
 Int room(const Int& rows, const Int& sequences) {
   return rows / kSmallestTile + sequences;
+}
+
+/// Rows of the order's tensor, of pairs.
+template <class Int>
+Int size_of(const Int& q_rows, const Int& k_rows, const Int& sequences, int64_t columns) {
+  return room(q_rows, sequences) + room(k_rows, sequences) + 2 + (columns > 64);
 }
 
 int64_t rows_of(const AttentionProblem& p, AttentionPass pass) {
@@ -106,7 +114,7 @@ Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, i
   AttentionProblem p = problem_of(qo, ko, q_rows, k_rows, max_q, max_k, heads, kv_heads, head_dim,
                                   causal, window_left, window_right);
   p.stream = stream_of(ko);
-  Tensor out = at::empty({2 + room(p.rows, p.sequences) + room(p.k_tokens, p.sequences), 2},
+  Tensor out = at::empty({size_of(p.rows, p.k_tokens, p.sequences, head_dim), 2},
                          ko.options().dtype(at::kInt));
   if (ko.is_cpu()) {
     if (qo) check_offsets(*qo, q_rows);
@@ -125,10 +133,10 @@ Tensor order_forward(const OptionalTensor& q_offsets, const Tensor& k_offsets, i
 }
 
 Tensor order_meta(const OptionalTensor&, const Tensor& k_offsets, c10::SymInt q_rows,
-                  c10::SymInt k_rows, c10::SymInt, c10::SymInt, int64_t, int64_t, int64_t, bool,
-                  int64_t, int64_t) {
+                  c10::SymInt k_rows, c10::SymInt, c10::SymInt, int64_t, int64_t, int64_t head_dim,
+                  bool, int64_t, int64_t) {
   const c10::SymInt sequences = k_offsets.sym_size(0) - 1;
-  return at::empty_symint({room(q_rows, sequences) + room(k_rows, sequences) + 2, 2},
+  return at::empty_symint({size_of(q_rows, k_rows, sequences, head_dim), 2},
                           k_offsets.options().dtype(at::kInt));
 }
 
@@ -136,18 +144,18 @@ Tensor order_meta(const OptionalTensor&, const Tensor& k_offsets, c10::SymInt q_
 
 AttentionOrder order_of(const AttentionProblem& p, AttentionPass pass, const OptionalTensor& order,
                         Tensor& memory) {
-  const int64_t rows[] = {room(p.rows, p.sequences), room(p.k_tokens, p.sequences)};
   int32_t* part = nullptr;
   if (order) {
+    const int64_t size =
+        size_of(p.rows, p.k_tokens, p.sequences, std::max(p.head_dim, p.value_dim));
     if (order->scalar_type() != at::kInt || !order->is_contiguous() ||
-        order->sizes() != at::IntArrayRef({2 + rows[0] + rows[1], 2}))
+        order->sizes() != at::IntArrayRef({size, 2}))
       throw user_error("attention: order ", order->sizes(),
-                       " is not what attention_order made of "
-                       "this batch, int32 [",
-                       2 + rows[0] + rows[1], ", 2]");
+                       " is not what attention_order makes of this batch, int32 [", size,
+                       ", 2] (its head_dim is the wider of keys' and values')");
     part = const_cast<int32_t*>(order->const_data_ptr<int32_t>()) + 2 * first_row(p, pass);
   } else {
-    const int64_t tiles = rows[pass == AttentionPass::kKeys ? 1 : 0];
+    const int64_t tiles = room(rows_of(p, pass), p.sequences);
     memory = at::empty({2 * (1 + tiles)}, at::TensorOptions(at::kInt).device(at::kCUDA));
     part = memory.mutable_data_ptr<int32_t>();
     build(p, pass, part, memory);

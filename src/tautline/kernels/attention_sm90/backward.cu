@@ -1,6 +1,7 @@
 // Which instantiation of backward.cuh a problem takes, and its workspace.
 #include "tautline/kernels/attention_sm90/backward.h"
 #include "tautline/kernels/attention_sm90/backward_workspace.h"
+#include "tautline/kernels/hopper_map.h"
 
 namespace tautline::kernels {
 namespace sm90 {
@@ -13,6 +14,13 @@ Backward softmax_backward_bf16_d64, softmax_backward_bf16_d128, softmax_backward
     gelu_tanh_fast_backward_bf16_d128, other_backward_bf16_d64, other_backward_bf16_d128,
     other_backward_fp16_d64, other_backward_fp16_d128;
 }  // namespace sm90
+
+const char* attention_backward_sm90_refuses(const AttentionProblem& p) {
+  if (!hopper::fits_map(p.d_o, p.heads) || !hopper::fits_map(p.d_k, p.kv_heads) ||
+      !hopper::fits_map(p.d_v, p.kv_heads))
+    return "strides of gradients must be multiples of 8 elements, addresses of 16 bytes";
+  return nullptr;
+}
 
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p) {
   return sm90::backward_workspace(p).end;

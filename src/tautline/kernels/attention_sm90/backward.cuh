@@ -1,5 +1,6 @@
-// The kernel of backward.h. Four warpgroups: one of single threads that load tiles with TMA and see to
-// turns (backward_load.cuh), one for d_q (backward_queries.cuh), two of 64 keys each (backward_keys.cuh).
+// The kernel of backward.h. Four warpgroups: one of single threads that load tiles with TMA, all but
+// values, and see to turns (backward_load.cuh), one for d_q (backward_queries.cuh), two of 64 keys each
+// (backward_keys.cuh).
 //
 // A step is one tile of M queries against 128 keys; scores are transposed, keys by queries, so that
 // P^T and dS^T are register operands of the products for d_v and d_k:
@@ -85,7 +86,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
 template <class C>
 void launch_backward(const AttentionSm90Backward& p) {
-  using E = typename C::E;
   const cudaStream_t stream = stream_of(p.stream);
   const BackwardWorkspace w = backward_workspace(p);
   char* workspace = static_cast<char*>(p.workspace);
@@ -100,9 +100,6 @@ void launch_backward(const AttentionSm90Backward& p) {
   a.seeds = p.q_offsets ? 0 : static_cast<int32_t>(p.max_q);
   a.head_dim = p.head_dim;
   a.value_dim = p.value_dim;
-  a.q_tokens = p.q_offsets ? p.rows : p.max_q;
-  a.q_rows = p.rows;
-  a.k_tokens = p.k_tokens;
   a.heads = p.heads;
   a.kv_heads = p.kv_heads;
   a.whole = p.whole;
@@ -124,8 +121,8 @@ void launch_backward(const AttentionSm90Backward& p) {
   const auto map = [&](const HeadsView& x, int64_t tokens, int heads, int width, int rows) {
     return hopper::tensor_map(x, p.element, tokens, heads, width, rows);
   };
-  const BackwardMaps maps{map(p.q, a.q_tokens, p.heads, p.head_dim, C::kM),
-                          map(p.d_o, a.q_rows, p.heads, p.value_dim, C::kM),
+  const BackwardMaps maps{map(p.q, p.q_offsets ? p.rows : p.max_q, p.heads, p.head_dim, C::kM),
+                          map(p.d_o, p.rows, p.heads, p.value_dim, C::kM),
                           map(p.k, p.k_tokens, p.kv_heads, p.head_dim, C::kN),
                           map(p.v, p.k_tokens, p.kv_heads, p.value_dim, 16),
                           map(p.d_k, p.k_tokens, p.kv_heads, p.head_dim, 16),

@@ -8,7 +8,8 @@
 // the CTAs of a long sequence add to a tile of queries one after the other, in an order of their
 // keys, told by a counter. So results are the same bits in every run.
 //
-// Strides are multiples of 8 elements and data aligned to 16 bytes.
+// Strides, above 0, are multiples of 8 elements and data aligned to 16 bytes (fits_map of
+// hopper_map.h), tokens below 2^29.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,9 @@ struct AttentionSm90Backward {
 inline int32_t attention_backward_sm90_whole(int64_t head_dim, int64_t value_dim) {
   return head_dim <= 64 && value_dim <= 64 ? 1024 : 256;
 }
+
+/// Why the backward does not take a problem that the forward takes; null where it does.
+const char* attention_backward_sm90_refuses(const AttentionProblem& p);
 
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p);
 

@@ -40,10 +40,10 @@ struct alignas(16) Step {
   int32_t m0, rows;  // first query of the tile, and how many there are; 0: no query sees the keys
   int32_t flags;     // and the part, from kPart on
   int32_t member;    // of the group of query heads
-  static constexpr int kFirst = 1, kLast = 2;   // of its key block
-  static constexpr int kMasked = 4, kTail = 8;  // some pairs are hidden; keys end inside the block
-  static constexpr int kEnd = 16;               // not a step: there are no more
-  static constexpr int kNextTakes = 32;         // the block's next step takes the others' sum
+  static constexpr int kFirst = 1, kLast = 2;  // of its key block
+  static constexpr int kMasked = 4;            // some pairs are hidden
+  static constexpr int kEnd = 16;              // not a step: there are no more
+  static constexpr int kNextTakes = 32;        // the block's next step takes the others' sum
   static constexpr int kPart = 64;
   __device__ __forceinline__ Part part() const { return static_cast<Part>(flags / kPart); }
 };
@@ -94,7 +94,6 @@ struct BackwardConfig {
       GMMA::ss_op_selector<E, E, float, Shape<_64, Int<kQColumns>, Int<kN>>, GMMA::Major::MN,
                            GMMA::Major::MN>(),
       Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
-  static constexpr uint32_t kQBytes = kM * kD * 2, kKBytes = kN * kD * 2;
   // lse and delta of a tile as columns beside Q and dO (backward_terms.h); columns 8 to 15 are 0 to 7
   // again, against zeros.
   using LayoutTerms = Layout<Shape<Shape<_8, Int<kM / 8>>, Shape<_8, _2>, Int<kDoStages>>,
@@ -137,7 +136,6 @@ using EmptyBarrier = cutlass::arch::ClusterBarrier;
 struct BackwardArguments {
   const int64_t *q_offsets, *k_offsets;
   const int32_t *tiles, *count;
-  int64_t q_tokens, q_rows, k_tokens;
   int32_t heads, kv_heads, whole, left, right;  // bounds of the window; none: 2^30
   int32_t seeds, head_dim, value_dim;           // queries that stand in for every sequence, or 0
   float scale, beta;

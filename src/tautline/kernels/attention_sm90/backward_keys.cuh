@@ -1,7 +1,10 @@
 // The warpgroups of backward.cuh that keep 64 keys each: scores, weights, dS, d_k, d_v.
 //
 // Shared memory is asked for before products are issued: what is asked for behind them waits until
-// they have begun, as the queue is the same.
+// they have begun, as the queue is the same. Not so at a block's end, where nothing else is left to do:
+// d_v leaves behind d_k's product, d_k's second half behind the next scores.
+//
+// A warp asks for the values of its own 16 keys as soon as d_v has left from their memory.
 #pragma once
 
 #include "tautline/kernels/attention_sm90/backward_config.cuh"
@@ -89,7 +92,7 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   const int own = 64 * group + 16 * warp;
   const auto ask_values = [&](const KeyBlock& b) {
     load_rows<16, kN, kD>(maps.v, &s.full_v[group], s.v + own * 64, p.value_dim,
-                          int(b.k_start) + b.n0 + own, b.nk - b.n0 - own, b.head);
+                          int(b.k_start) + b.n0 + own, b.seen ? b.nk - b.n0 - own : 0, b.head);
   };
   const auto leave = [&](const CUtensorMap& map, int width, const E* from, const KeyBlock& b,
                          int column) {

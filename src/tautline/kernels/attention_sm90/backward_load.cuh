@@ -1,4 +1,4 @@
-// Single threads of backward.cuh: one that loads, two that see to turns of d_q.
+// Single threads of backward.cuh: one that loads queries, d_o and keys, two that see to turns of d_q.
 #pragma once
 
 #include "tautline/kernels/attention_order.h"
@@ -22,7 +22,7 @@ __device__ __forceinline__ Step step_of(const BackwardArguments& p, const KeyBlo
   return {m0, rows,
           (t == 0 ? Step::kFirst : 0) | (t + 1 == b.steps ? Step::kLast : 0) |
               (next_takes ? Step::kNextTakes : 0) | (masked ? Step::kMasked : 0) |
-              (tail ? Step::kTail : 0) | part * Step::kPart,
+              part * Step::kPart,
           w.member};
 }
 
