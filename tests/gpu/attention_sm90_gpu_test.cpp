@@ -166,8 +166,8 @@ TEST(GdpaSm90, FollowsTheReference) {
     for (int f = 0; f < 8; ++f)
       expect_like_the_reference<Gdpa>(c, element, static_cast<ScoreActivation>(f), shares,
                                       run_gdpa<false, 1024>);
-    for (const int64_t dim : {64, 128}) {
-      c.head_dim = c.value_dim = dim;
+    for (const auto& [keys, values] : {std::pair{64, 64}, {128, 128}, {64, 128}, {128, 40}}) {
+      c.head_dim = keys, c.value_dim = values;
       for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
         for (const auto& go : {run_gdpa<true, 1024>, run_gdpa<true, 128>})
           expect_like_the_reference<Gdpa>(c, element, f, shares, go);
