@@ -109,3 +109,16 @@ def test_two_runs_give_the_same_bits():
         first, weight = run(op, moved(args, "gpu"))
         second, _ = run(op, moved(args, "gpu"), weight)
         assert all(torch.equal(a, b) for a, b in zip(first, second)), name
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_operators_run_where_their_tensors_are_whatever_device_is_current():
+    results = []
+    for device in ("cuda:0", "cuda:1"):
+        x = torch.randn(300, 2, 64, generator=torch.Generator().manual_seed(5)).bfloat16().to(device).requires_grad_()
+        o = torch.tensor([0, 100, 300], device=device)
+        with torch.cuda.device(0):
+            y = ops.jagged_attention(x, x, x, o, o, 200, 200, True, 0.125)
+            (dx,) = torch.autograd.grad(y.sum(), x)
+        results.append((y.cpu(), dx.cpu()))
+    assert all(torch.equal(a, b) for a, b in zip(*results))

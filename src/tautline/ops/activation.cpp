@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/on_its_device.h"
 #include "tautline/ops/ops.h"
 #include "tautline/ops/support.h"
 
@@ -150,8 +151,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("activation_backward", activation_backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("activation_forward", activation_forward);
-  m.impl("activation_backward", activation_backward);
+  m.impl("activation_forward", on_its_device<activation_forward>);
+  m.impl("activation_backward", on_its_device<activation_backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("activation_forward", forward_meta);

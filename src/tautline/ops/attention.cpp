@@ -7,6 +7,7 @@
 #include "tautline/base/error.h"
 #include "tautline/ops/attention_compute.h"
 #include "tautline/ops/attention_dispatch.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -234,8 +235,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("jagged_attention_backward", attention_backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("jagged_attention_forward", attention_forward);
-  m.impl("jagged_attention_backward", attention_backward);
+  m.impl("jagged_attention_forward", on_its_device<attention_forward>);
+  m.impl("jagged_attention_backward", on_its_device<attention_backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("jagged_attention_forward", forward_meta);

@@ -8,6 +8,7 @@
 #include "tautline/base/error.h"
 #include "tautline/kernels/attention_sm90/backward.h"
 #include "tautline/kernels/attention_sm90/forward.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -179,7 +180,7 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "int window_left=-1, int window_right=-1) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("attention_order", order_forward); }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("attention_order", order_forward); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("attention_order", on_its_device<order_forward>); }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("attention_order", order_meta); }
 
 }  // namespace tautline::ops

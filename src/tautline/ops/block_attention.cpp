@@ -6,6 +6,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/attention_arguments.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -230,8 +231,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("block_attention_backward", block_backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("block_attention_forward", block_forward);
-  m.impl("block_attention_backward", block_backward);
+  m.impl("block_attention_forward", on_its_device<block_forward>);
+  m.impl("block_attention_backward", on_its_device<block_backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("block_attention_forward", forward_meta);

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/on_its_device.h"
 #include "tautline/ops/ops.h"
 #include "tautline/ops/support.h"
 
@@ -171,7 +172,7 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
       "site, Tensor sample, Tensor position, bool bias_gradient) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("dropout_mask", dropout_mask); }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("dropout_mask", dropout_mask); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("dropout_mask", on_its_device<dropout_mask>); }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("dropout_mask", mask_meta); }
 TORCH_LIBRARY_IMPL(tautline, CompositeExplicitAutograd, m) {
   m.impl("dropout", dropout_plain);

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "tautline/ops/embedding.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -35,17 +36,17 @@ std::tuple<at::Tensor, at::Tensor> coalesce_counting(const at::Tensor& rows,
 // coalesce has no meta kernel: the number of distinct rows is in the data.
 template <class Library>
 void implement(Library& m) {
-  m.impl("lookup", lookup);
-  m.impl("pooled_lookup", pooled_lookup);
-  m.impl("pooled_gradients", pooled_gradients);
-  m.impl("coalesce", coalesce_counting);
-  m.impl("apply_sgd", apply_sgd);
-  m.impl("apply_rowwise_adagrad", apply_rowwise_adagrad);
-  m.impl("apply_adam", apply_adam);
-  m.impl("update_sgd", update_sgd);
-  m.impl("update_rowwise_adagrad", update_rowwise_adagrad);
-  m.impl("update_adam", update_adam);
-  m.impl("init_rows", init_rows);
+  m.impl("lookup", on_its_device<lookup>);
+  m.impl("pooled_lookup", on_its_device<pooled_lookup>);
+  m.impl("pooled_gradients", on_its_device<pooled_gradients>);
+  m.impl("coalesce", on_its_device<coalesce_counting>);
+  m.impl("apply_sgd", on_its_device<apply_sgd>);
+  m.impl("apply_rowwise_adagrad", on_its_device<apply_rowwise_adagrad>);
+  m.impl("apply_adam", on_its_device<apply_adam>);
+  m.impl("update_sgd", on_its_device<update_sgd>);
+  m.impl("update_rowwise_adagrad", on_its_device<update_rowwise_adagrad>);
+  m.impl("update_adam", on_its_device<update_adam>);
+  m.impl("init_rows", on_its_device<init_rows>);
 }
 
 }  // namespace

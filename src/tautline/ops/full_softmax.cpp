@@ -5,6 +5,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/loss_parts.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -174,9 +175,9 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
 
 namespace {
 void implement(torch::Library& m) {
-  m.impl("full_softmax_forward", full_softmax_forward);
-  m.impl("softmax_statistics", statistics_op);
-  m.impl("softmax_gradient", gradient_op);
+  m.impl("full_softmax_forward", on_its_device<full_softmax_forward>);
+  m.impl("softmax_statistics", on_its_device<statistics_op>);
+  m.impl("softmax_gradient", on_its_device<gradient_op>);
 }
 }  // namespace
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { implement(m); }

@@ -10,6 +10,7 @@
 #include "tautline/base/error.h"
 #include "tautline/ops/attention_compute.h"
 #include "tautline/ops/attention_dispatch.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -242,8 +243,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("gdpa_backward", gdpa_backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("gdpa_forward", gdpa_forward);
-  m.impl("gdpa_backward", gdpa_backward);
+  m.impl("gdpa_forward", on_its_device<gdpa_forward>);
+  m.impl("gdpa_backward", on_its_device<gdpa_backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("gdpa_forward", forward_meta);

@@ -6,6 +6,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/loss_parts.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -63,8 +64,8 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
 
 namespace {
 void implement(torch::Library& m) {
-  m.impl("l2_normalize_forward", l2_normalize_forward);
-  m.impl("l2_normalize_backward", l2_normalize_backward);
+  m.impl("l2_normalize_forward", on_its_device<l2_normalize_forward>);
+  m.impl("l2_normalize_backward", on_its_device<l2_normalize_backward>);
 }
 }  // namespace
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { implement(m); }

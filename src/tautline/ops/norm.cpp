@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/on_its_device.h"
 #include "tautline/ops/ops.h"
 #include "tautline/ops/support.h"
 
@@ -224,8 +225,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("norm_backward", norm_backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("norm_forward", norm_forward);
-  m.impl("norm_backward", norm_backward);
+  m.impl("norm_forward", on_its_device<norm_forward>);
+  m.impl("norm_backward", on_its_device<norm_backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("norm_forward", forward_meta);

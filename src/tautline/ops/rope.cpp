@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "tautline/base/error.h"
+#include "tautline/ops/on_its_device.h"
 #include "tautline/ops/ops.h"
 #include "tautline/ops/rope.h"
 #include "tautline/ops/support.h"
@@ -94,7 +95,7 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
   m.def("rope_rotate(Tensor qkv, Tensor position, float base, bool backward) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("rope_rotate", rotate); }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("rope_rotate", rotate); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("rope_rotate", on_its_device<rotate>); }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("rope_rotate", rotate_meta); }
 TORCH_LIBRARY_IMPL(tautline, CompositeExplicitAutograd, m) { m.impl("rope", rope_plain); }
 TORCH_LIBRARY_IMPL(tautline, Autograd, m) { m.impl("rope", rope); }

@@ -6,6 +6,7 @@
 #include "tautline/base/error.h"
 #include "tautline/kernels/softmax_positive.h"
 #include "tautline/ops/loss_parts.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -178,7 +179,7 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("sampled_softmax_forward", sampled_softmax_forward); }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("sampled_softmax_forward", sampled_softmax_forward);
+  m.impl("sampled_softmax_forward", on_its_device<sampled_softmax_forward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("sampled_softmax_forward", sampled_meta); }
 TORCH_LIBRARY_IMPL(tautline, CompositeExplicitAutograd, m) {

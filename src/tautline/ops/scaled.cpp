@@ -4,6 +4,7 @@
 
 #include "tautline/kernels/scale.h"
 #include "tautline/ops/loss_parts.h"
+#include "tautline/ops/on_its_device.h"
 
 namespace tautline::ops {
 namespace {
@@ -38,7 +39,7 @@ TORCH_LIBRARY_FRAGMENT(tautline, m) {
   m.def("scale_gradient(Tensor gradient, Tensor by) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tautline, CPU, m) { m.impl("scale_gradient", scale_gradient); }
-TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("scale_gradient", scale_gradient); }
+TORCH_LIBRARY_IMPL(tautline, CUDA, m) { m.impl("scale_gradient", on_its_device<scale_gradient>); }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) { m.impl("scale_gradient", scale_gradient_meta); }
 
 }  // namespace tautline::ops

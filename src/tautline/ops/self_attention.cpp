@@ -6,6 +6,7 @@
 
 #include "tautline/base/error.h"
 #include "tautline/ops/attention_compute.h"
+#include "tautline/ops/on_its_device.h"
 #include "tautline/ops/ops.h"
 #include "tautline/ops/rope.h"
 
@@ -200,8 +201,8 @@ TORCH_LIBRARY_IMPL(tautline, CPU, m) {
   m.impl("self_attention_backward", backward);
 }
 TORCH_LIBRARY_IMPL(tautline, CUDA, m) {
-  m.impl("self_attention_forward", forward);
-  m.impl("self_attention_backward", backward);
+  m.impl("self_attention_forward", on_its_device<forward>);
+  m.impl("self_attention_backward", on_its_device<backward>);
 }
 TORCH_LIBRARY_IMPL(tautline, Meta, m) {
   m.impl("self_attention_forward", forward_meta);
