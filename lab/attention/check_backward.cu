@@ -336,6 +336,8 @@ int main(int argc, char** argv) {
       go({"few queries", few_q, few_k, 2, 2, dim}, true);
       go({"few queries, grouped", few_q, few_k, 6, 2, dim, {}, 1024, true}, true);
       go({"few queries, chains", few_q, few_k, 2, 2, dim, kCausal, 128}, true);
+      go({"few queries, poison", {64, 40, 5, 63}, {300, 70, 20, 500}, 2, 2, dim, {}, 1024, true},
+         true);
       go({"few queries, many", uniform(200, 0, 64), uniform(200, 0, 900), 4, 4, dim}, true);
       same("chain 256", {256}, 1, {}, 128);
       same("chain 640", {640}, 1, {}, 128);

@@ -82,6 +82,7 @@ struct DeviceCase {
     p.max_q = c.seeds;
     for (const int64_t n : c.q_lengths) p.max_q = std::max(p.max_q, n);
     for (const int64_t n : c.k_lengths) p.max_k = std::max(p.max_k, n);
+    p.query_parts = p.sequences;
     if (p.bias.position) {
       p.bias.position = position.data();
       p.bias.position_partial = position_partial.data();
@@ -100,7 +101,21 @@ struct DeviceCase {
     }
   }
   std::vector<std::vector<float>> results() const {
-    return {o.values(), d_q.values(), d_k.values(), d_v.values(), d_position.host(), d_time.host()};
+    return {o.values(),        d_query(d_q.values(), p.query_parts),
+            d_k.values(),      d_v.values(),
+            d_position.host(), d_time.host()};
+  }
+  /// Of broadcast queries the sum of its parts.
+  std::vector<float> d_query(std::vector<float> rows, int64_t parts) const {
+    if (p.q_offsets) return rows;
+    const int64_t columns = p.max_q * p.heads * p.head_dim;
+    std::vector<float> sums;
+    for (int64_t i = 0; i < columns; ++i) {
+      double sum = 0;
+      for (int64_t part = 0; part < parts; ++part) sum += rows[part * columns + i];
+      sums.push_back(static_cast<float>(sum));
+    }
+    return sums;
   }
   DeviceHeads q, k, v, o, d_o, d_q, d_k, d_v;
   DeviceArray<int64_t> q_offsets, k_offsets, q_time, k_time;
@@ -164,12 +179,13 @@ void expect_like_the_reference(AttentionCase c, Element element, ScoreActivation
   const double backward = (3 + std::sqrt(static_cast<double>(c.value_dim))) * step;
   const std::pair<const std::vector<float>, double> wants[] = {
       {host.o.values(), slope * (3 * step + exact)},
-      {host.d_q.values(), slope * (backward + exact)},
+      {device.d_query(host.d_q.values(), host.p.sequences), slope * (backward + exact)},
       {host.d_k.values(), slope * (backward + grouped)},
       {host.d_v.values(), slope * (backward + grouped)},
       {host.d_position, slope * (backward + exact)},
       {host.d_time, slope * (backward + exact)}};
-  const int64_t rows[] = {host.p.rows, host.p.rows, host.p.k_tokens, host.p.k_tokens, 1, 1};
+  const int64_t queries = c.seeds > 0 ? c.seeds : host.p.rows;
+  const int64_t rows[] = {host.p.rows, queries, host.p.k_tokens, host.p.k_tokens, 1, 1};
   for (int i = 0; i < 6; ++i) {
     const double share =
         share_used(got[i], wants[i].first, rows[i], wants[i].second, i < 4 ? 1.0 : table_floor(c));

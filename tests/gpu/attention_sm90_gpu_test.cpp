@@ -41,7 +41,8 @@ struct DeviceOrder {
 };
 
 /// kWhole: of the order, so that most sequences are one item or most are in turns.
-template <int32_t kWhole>
+/// kCtas: few, so that one has many sequences.
+template <int32_t kWhole, int32_t kCtas = 132>
 void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
   b.q = p.q, b.k = p.k, b.v = p.v, b.d_o = p.d_o, b.d_q = p.d_q, b.d_k = p.d_k, b.d_v = p.d_v;
   b.q_offsets = p.q_offsets, b.k_offsets = p.k_offsets;
@@ -50,6 +51,7 @@ void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
   b.heads = static_cast<int32_t>(p.heads), b.kv_heads = static_cast<int32_t>(p.kv_heads);
   b.head_dim = static_cast<int32_t>(p.head_dim), b.value_dim = static_cast<int32_t>(p.value_dim);
   b.whole = kWhole;
+  b.ctas = kCtas;
   b.window = p.window;
   b.element = p.element;
   AttentionOrderRequest request;
@@ -65,11 +67,12 @@ void run_backward(AttentionProblem& p, AttentionSm90Backward b) {
   b.count = order.count.data();
   const DeviceArray<uint8_t> workspace(attention_backward_sm90_workspace(b));
   b.workspace = workspace.data();
+  p.query_parts = attention_backward_sm90_query_gradients(b);
   attention_backward_sm90(b);
   gpu::expect_success(cudaDeviceSynchronize());
 }
 
-template <int32_t kWhole>
+template <int32_t kWhole, int32_t kCtas = 132>
 void run(JaggedAttention& p) {
   EXPECT_EQ(attention_forward_sm90_refuses(p, p.scale), nullptr);
   const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
@@ -79,9 +82,9 @@ void run(JaggedAttention& p) {
   b.o = p.o;
   b.lse = p.lse;
   b.scale = static_cast<float>(p.scale);
-  run_backward<kWhole>(p, b);
+  run_backward<kWhole, kCtas>(p, b);
 }
-template <bool kFast, int32_t kWhole>
+template <bool kFast, int32_t kWhole, int32_t kCtas = 132>
 void run_gdpa(Gdpa& p) {
   EXPECT_EQ(attention_forward_sm90_refuses(p, 1), nullptr);
   const DeviceOrder order(attention_forward_sm90_order(p), p.rows);
@@ -93,7 +96,7 @@ void run_gdpa(Gdpa& p) {
   b.fast = kFast;
   b.scale = static_cast<float>(p.alpha);
   b.beta = static_cast<float>(p.beta);
-  run_backward<kWhole>(p, b);
+  run_backward<kWhole, kCtas>(p, b);
 }
 
 std::vector<AttentionCase> cases() {
@@ -139,7 +142,31 @@ std::vector<AttentionCase> cases() {
     all.push_back(c);
     c.q_lengths = {}, c.seeds = 5;
     all.push_back(c);
+    c.kv_heads = 4;
+    all.push_back(c);
   }
+  return all;
+}
+
+/// At most 64 queries, which have a kernel of their own; more sequences than it adds up in products.
+std::vector<AttentionCase> few_queries() {
+  std::vector<AttentionCase> all;
+  for (const int64_t dim : {64, 128})
+    for (const AttentionWindow window :
+         {AttentionWindow{}, kCausal, AttentionWindow{63, 63}, AttentionWindow{100, 0}})
+      for (const int64_t seeds : {0, 5, 64}) {
+        AttentionCase c;
+        c.window = window, c.head_dim = c.value_dim = dim;
+        c.heads = c.kv_heads = 3, c.gap = 8;
+        c.k_lengths = {7,  4,  500, 0,  200, 130, 64, 65, 1,  30,
+                       17, 90, 16,  33, 48,  129, 12, 3,  70, 62};
+        c.seeds = seeds;
+        if (seeds == 0)
+          c.q_lengths = {3, 0, 64, 2, 50, 64, 33, 1, 64, 30, 17, 9, 16, 33, 48, 12, 12, 3, 7, 62};
+        all.push_back(c);
+        c.heads = c.kv_heads = 6;  // more than four thread blocks
+        if (window.right < 0) all.push_back(c);
+      }
   return all;
 }
 
@@ -151,6 +178,20 @@ TEST(AttentionSm90, FollowsTheReference) {
       for (const auto& go : {run<1024>, run<128>})
         expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares,
                                                    go);
+}
+
+TEST(AttentionSm90, FewQueriesFollowTheReference) {
+  if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
+  Shares shares("few queries on Hopper");
+  for (const AttentionCase& c : few_queries()) {
+    for (const Element element : {Element::kBFloat16, Element::kFloat16})
+      for (const auto& go : {run<1024>, run<256, 2>})
+        expect_like_the_reference<JaggedAttention>(c, element, ScoreActivation::kIdentity, shares,
+                                                   go);
+    for (const auto f : {ScoreActivation::kSilu, ScoreActivation::kGeluTanh})
+      for (const auto& go : {run_gdpa<true, 1024>, run_gdpa<true, 256, 2>})
+        expect_like_the_reference<Gdpa>(c, Element::kBFloat16, f, shares, go);
+  }
 }
 
 TEST(GdpaSm90, FollowsTheReference) {
@@ -256,6 +297,14 @@ TEST(AttentionSm90, ManySequencesGiveTheSameBits) {
       expect_the_same_bits<JaggedAttention>(c, run<256>, run<1024>);
       if (window.right == 0)
         expect_the_same_bits<Gdpa>(c, run_gdpa<true, 256>, run_gdpa<true, 1024>);
+      AttentionCase few = c;  // queries, of more sequences and heads than there are thread blocks
+      few.kv_heads = 2, few.gap = 8;
+      few.k_lengths = many_lengths(300);
+      few.q_lengths = few.k_lengths;
+      for (int64_t& n : few.q_lengths) n %= 65;
+      expect_the_same_bits<JaggedAttention>(few, run<256>, run<256, 50>);
+      few.q_lengths = {}, few.seeds = 40;
+      expect_the_same_bits<Gdpa>(few, run_gdpa<true, 256>, run_gdpa<true, 1024>);
     }
 }
 

@@ -113,15 +113,16 @@ def test_a_row_is_at_most_twice_as_far_off_as_pytorchs(name, op, formula, args):
 
 @pytest.mark.parametrize("d", [32, 64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-def test_nan_stays_in_its_sequence(d, causal):
-    o = offsets(70, 65, 200, 0, 30).cuda()
-    first, last = 70, 135  # the second sequence
-    clean = torch.randn(365, 3, 2, d, device="cuda").bfloat16()
+@pytest.mark.parametrize("lengths", [(70, 65, 200, 0, 30), (40, 64, 50, 0, 30)])
+def test_nan_stays_in_its_sequence(lengths, d, causal):
+    o, longest = offsets(*lengths).cuda(), max(lengths)
+    first, last = lengths[0], lengths[0] + lengths[1]  # the second sequence
+    clean = torch.randn(sum(lengths), 3, 2, d, device="cuda").bfloat16()
     dirty = clean.clone()
     dirty[first:last] = float("nan")
-    for call in (lambda q, k, v: ops.jagged_attention(q, k, v, o, o, 200, 200, causal, d**-0.5),
-                 lambda q, k, v: ops.jagged_attention(q, k, v, o, o, 200, 200, causal, d**-0.5, 20, 20),
-                 lambda q, k, v: ops.gdpa(q, k, v, o, o, 200, 200, causal, "silu", d**-0.5),
+    for call in (lambda q, k, v: ops.jagged_attention(q, k, v, o, o, longest, longest, causal, d**-0.5),
+                 lambda q, k, v: ops.jagged_attention(q, k, v, o, o, longest, longest, causal, d**-0.5, 20, 20),
+                 lambda q, k, v: ops.gdpa(q, k, v, o, o, longest, longest, causal, "silu", d**-0.5),
                  lambda q, k, v: ops.block_attention(q, k, v, o, causal, d**-0.5)):
         results = []
         for x in (clean, dirty):
@@ -228,16 +229,17 @@ def test_nothing_is_a_normal_number_of_tokens():
 
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("op,rest", [(ops.jagged_attention, (0.1,)), (ops.gdpa, ("silu", 0.1, 1.0)), (ops.gdpa, ("gelu_tanh", 0.1, 1.0))])
-def test_keys_that_nobody_sees_have_no_gradient_whatever_they_hold(op, rest, d):
-    q_offsets, k_offsets = offsets(0, 70, 5), offsets(40, 150, 900)
-    q = torch.randn(75, 2, d, device="cuda").bfloat16().requires_grad_()
+@pytest.mark.parametrize("longest", [70, 60])
+def test_keys_that_nobody_sees_have_no_gradient_whatever_they_hold(op, rest, d, longest):
+    q_offsets, k_offsets = offsets(0, longest, 5), offsets(40, 150, 900)
+    q = torch.randn(longest + 5, 2, d, device="cuda").bfloat16().requires_grad_()
     k, v = (torch.randn(1090, 2, d, device="cuda").bfloat16() for _ in range(2))
     unseen = torch.zeros(1090, dtype=torch.bool)
     unseen[:40] = True
     unseen[190:190 + 640] = True  # whole tiles before the window of the last five queries
     k[unseen], v[unseen] = float("nan"), float("inf")
     k.requires_grad_(), v.requires_grad_()
-    y = op(q, k, v, q_offsets.cuda(), k_offsets.cuda(), 70, 900, True, *rest, 100, -1)
+    y = op(q, k, v, q_offsets.cuda(), k_offsets.cuda(), longest, 900, True, *rest, 100, -1)
     gradients = torch.autograd.grad(y.sum(), (q, k, v))
     assert all(g.isfinite().all() for g in (y, *gradients))
     assert not any(g[unseen].any() for g in gradients[1:])

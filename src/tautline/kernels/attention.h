@@ -39,19 +39,19 @@ TAUTLINE_ISA_KERNEL(void attention_bias_finish_cpu(const AttentionProblem& p, in
                                                    int64_t end),
                     attention_bias_finish_cpu(p, begin, end))
 
-/// sum[c] = partial[0][c] + partial[1][c] + ... for columns [begin, end) of [sequences, columns]:
+/// sum[c] = partial[0][c] + partial[1][c] + ... for columns [begin, end) of [parts, columns]:
 /// the gradient of queries that stand in for every sequence.
-TAUTLINE_ISA_KERNEL(void broadcast_query_finish_cpu(const float* partial, int64_t sequences,
+TAUTLINE_ISA_KERNEL(void broadcast_query_finish_cpu(const float* partial, int64_t parts,
                                                     int64_t columns, float* sum, int64_t begin,
                                                     int64_t end),
-                    broadcast_query_finish_cpu(partial, sequences, columns, sum, begin, end))
+                    broadcast_query_finish_cpu(partial, parts, columns, sum, begin, end))
 
 /// q, k, v, o and gradients bf16 or fp16, D and E to 256 (attention_portable_*.cu). Where q_offsets is
 /// null, d_q is FP32.
 void jagged_attention_forward_cuda(const JaggedAttention& p);
 void jagged_attention_backward_cuda(const JaggedAttention& p);
 void attention_bias_finish_cuda(const AttentionProblem& p);
-void broadcast_query_finish_cuda(const float* partial, int64_t sequences, int64_t columns,
-                                 float* sum, void* stream);
+void broadcast_query_finish_cuda(const float* partial, int64_t parts, int64_t columns, float* sum,
+                                 void* stream);
 
 }  // namespace tautline::kernels

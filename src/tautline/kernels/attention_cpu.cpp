@@ -188,14 +188,14 @@ void attention_bias_finish_cpu(const AttentionProblem& p, int64_t begin, int64_t
   std::free(sum);
 }
 
-void broadcast_query_finish_cpu(const float* partial, int64_t sequences, int64_t columns,
-                                float* sum, int64_t begin, int64_t end) {
+void broadcast_query_finish_cpu(const float* partial, int64_t parts, int64_t columns, float* sum,
+                                int64_t begin, int64_t end) {
   constexpr int64_t kColumns = 256;
   double total[kColumns];
   for (int64_t first = begin; first < end; first += kColumns) {
     const int64_t count = std::min(kColumns, end - first);
     std::fill_n(total, count, 0.0);
-    for (int64_t s = 0; s < sequences; ++s)
+    for (int64_t s = 0; s < parts; ++s)
       for (int64_t c = 0; c < count; ++c) total[c] += partial[s * columns + first + c];
     for (int64_t c = 0; c < count; ++c) sum[first + c] = static_cast<float>(total[c]);
   }

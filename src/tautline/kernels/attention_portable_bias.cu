@@ -123,13 +123,13 @@ __global__ void bias_finish_kernel(const AttentionProblem p) {
   }
 }
 
-__global__ void broadcast_query_finish_kernel(const float* partial, int64_t sequences,
-                                              int64_t columns, float* sum) {
+__global__ void broadcast_query_finish_kernel(const float* partial, int64_t parts, int64_t columns,
+                                              float* sum) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; c < columns;
        c += threads) {
     double total = 0;
-    for (int64_t s = 0; s < sequences; ++s) total += partial[s * columns + c];
+    for (int64_t s = 0; s < parts; ++s) total += partial[s * columns + c];
     sum[c] = static_cast<float>(total);
   }
 }
@@ -154,11 +154,10 @@ void attention_bias_finish_cuda(const AttentionProblem& p) {
                    128, 0, p.stream, p);
 }
 
-void broadcast_query_finish_cuda(const float* partial, int64_t sequences, int64_t columns,
-                                 float* sum, void* stream) {
+void broadcast_query_finish_cuda(const float* partial, int64_t parts, int64_t columns, float* sum,
+                                 void* stream) {
   portable::launch("broadcast query", portable::broadcast_query_finish_kernel,
-                   divide_up<int64_t>(columns, 256), 256, 0, stream, partial, sequences, columns,
-                   sum);
+                   divide_up<int64_t>(columns, 256), 256, 0, stream, partial, parts, columns, sum);
 }
 
 }  // namespace tautline::kernels

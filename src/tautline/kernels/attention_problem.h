@@ -89,8 +89,10 @@ struct AttentionProblem {
   AttentionBias bias;
   Element element = Element::kFloat32;  // of q, k, v, o and their gradients
   // Backward: reads everything above and d_o, writes the rest. Where q_offsets is null, d_q has
-  // rows: one gradient of each sequence, whose sum broadcast_query_finish_cpu forms.
+  // rows: query_parts gradients, whose sum broadcast_query_finish_cpu forms; one of each sequence, unless
+  // the kernel makes fewer.
   HeadsView d_o, d_q, d_k, d_v;
+  int64_t query_parts = 0;  // at most B
   void* stream = nullptr;
 };
 

@@ -139,6 +139,19 @@ __device__ __forceinline__ void store_rows(const float (&sum)[N][4], T* out, int
     }
 }
 
+/// 16 rows of 64 columns, as the products leave them, as rows of a tile's part that starts at `to`, on a
+/// boundary of 8 rows. word(n): a thread's numbers 2 n and 2 n + 1, of row lane / 4 + n % 2 * 8. From sm_90.
+template <class Word>
+__device__ __forceinline__ void put_rows(uint32_t to, int lane, const Word& word) {
+  // stmatrix takes row l % 16 of 8 columns from lane l.
+  const uint32_t line = to + (lane & 15) * 128;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    const uint32_t w[4] = {word(2 * j), word(2 * j + 1), word(2 * j + 2), word(2 * j + 3)};
+    store_matrices(w, line + ((j + (lane >> 4)) ^ (lane & 7)) * 16);
+  }
+}
+
 /// 16 bytes to shared memory behind the caller's back; zeros where not `valid`.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),

@@ -152,6 +152,7 @@ void AttentionTensors::fill(kernels::AttentionProblem& p) const {
   p.k_tokens = k_.size(0);
   p.max_q = a_.q_offsets ? a_.max_q : q_.size(0);
   p.max_k = a_.max_k;
+  p.query_parts = p.sequences;
   p.window = window_of(a_.causal, a_.window_left, a_.window_right);
   p.element = element_of(q_);
   p.stream = stream_of(q_);
@@ -202,17 +203,17 @@ AttentionGradientTensors::AttentionGradientTensors(const AttentionArguments& a, 
   }
 }
 
-Tensor AttentionGradientTensors::summed_over_sequences() const {
+Tensor AttentionGradientTensors::summed_parts() const {
   Tensor sum = at::empty(a_.q.sizes(), float_like(a_.q));
   const auto* from = d_q_.const_data_ptr<float>();
   auto* to = sum.mutable_data_ptr<float>();
   if (a_.q.is_cpu()) {
-    parallel(sum.numel(), p_.sequences, [&](int64_t i, int64_t j) {
-      kernels::broadcast_query_finish_cpu(from, p_.sequences, sum.numel(), to, i, j);
+    parallel(sum.numel(), p_.query_parts, [&](int64_t i, int64_t j) {
+      kernels::broadcast_query_finish_cpu(from, p_.query_parts, sum.numel(), to, i, j);
     });
   } else {
     if constexpr (kCudaBuild)
-      kernels::broadcast_query_finish_cuda(from, p_.sequences, sum.numel(), to, p_.stream);
+      kernels::broadcast_query_finish_cuda(from, p_.query_parts, sum.numel(), to, p_.stream);
   }
   return sum;
 }
@@ -225,7 +226,7 @@ AttentionGradients AttentionGradientTensors::finish() {
   } else {
     if constexpr (kCudaBuild) kernels::attention_bias_finish_cuda(p_);
   }
-  const Tensor d_q = a_.q_offsets ? d_q_ : summed_over_sequences();
+  const Tensor d_q = a_.q_offsets ? d_q_ : summed_parts();
   const auto as = [](const Tensor& x, const OptionalTensor& argument) {
     return argument ? x.to(argument->scalar_type()) : x;
   };

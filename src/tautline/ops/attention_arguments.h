@@ -63,12 +63,12 @@ class AttentionGradientTensors {
   /// Allocates them and the partial sums, and points `p` at them.
   AttentionGradientTensors(const AttentionArguments& a, const Tensor& d_o,
                            kernels::AttentionProblem& p, const GradientViews& into);
-  /// Sums over sequences, in their order; in the arguments' types.
+  /// Sums of partial gradients, in their order; in the arguments' types.
   AttentionGradients finish();
 
  private:
   /// The gradient of queries that stand in for every sequence.
-  Tensor summed_over_sequences() const;
+  Tensor summed_parts() const;
   const AttentionArguments& a_;
   kernels::AttentionProblem& p_;
   GradientViews into_;

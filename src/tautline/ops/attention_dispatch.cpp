@@ -68,7 +68,7 @@ int multiprocessors_of(const Tensor& x) {
 #endif
 }
 
-[[maybe_unused]] void backward_sm90(const AttentionProblem& p, const AttentionArguments& a,
+[[maybe_unused]] void backward_sm90(AttentionProblem& p, const AttentionArguments& a,
                                     kernels::AttentionSm90Backward& b) {
   b.q = p.q, b.k = p.k, b.v = p.v, b.d_o = p.d_o, b.d_q = p.d_q, b.d_k = p.d_k, b.d_v = p.d_v;
   b.q_offsets = p.q_offsets;
@@ -92,6 +92,7 @@ int multiprocessors_of(const Tensor& x) {
   b.tiles = order.tiles;
   b.count = order.count;
   if constexpr (kCudaBuild) {
+    p.query_parts = kernels::attention_backward_sm90_query_gradients(b);
     workspace =
         at::empty({kernels::attention_backward_sm90_workspace(b)}, a.q.options().dtype(at::kByte));
     b.workspace = workspace.mutable_data_ptr();

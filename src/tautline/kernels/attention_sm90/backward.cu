@@ -12,7 +12,10 @@ Backward softmax_backward_bf16_d64, softmax_backward_bf16_d128, softmax_backward
     gelu_tanh_backward_bf16_d128, gelu_tanh_backward_fp16_d64, gelu_tanh_backward_fp16_d128,
     silu_fast_backward_bf16_d64, silu_fast_backward_bf16_d128, gelu_tanh_fast_backward_bf16_d64,
     gelu_tanh_fast_backward_bf16_d128, other_backward_bf16_d64, other_backward_bf16_d128,
-    other_backward_fp16_d64, other_backward_fp16_d128;
+    other_backward_fp16_d64, other_backward_fp16_d128, softmax_backward_few_bf16_d64,
+    softmax_backward_few_bf16_d128, softmax_backward_few_fp16_d64, softmax_backward_few_fp16_d128,
+    silu_fast_backward_few_bf16_d64, silu_fast_backward_few_bf16_d128,
+    gelu_tanh_fast_backward_few_bf16_d64, gelu_tanh_fast_backward_few_bf16_d128;
 }  // namespace sm90
 
 const char* attention_backward_sm90_refuses(const AttentionProblem& p) {
@@ -22,13 +25,34 @@ const char* attention_backward_sm90_refuses(const AttentionProblem& p) {
   return nullptr;
 }
 
+int64_t attention_backward_sm90_query_gradients(const AttentionSm90Backward& p) {
+  return sm90::has_few_queries(p) ? sm90::few_ranks(p) : p.sequences;
+}
+
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p) {
   return sm90::backward_workspace(p).end;
 }
 
 void attention_backward_sm90(const AttentionSm90Backward& p) {
   using namespace sm90;
-  constexpr Backward* kKernels[6][2][2] = {
+  const bool half = p.element == Element::kFloat16, wide = columns_of(p) == 128;
+  const int scores = p.softmax                                    ? 0
+                     : p.activation == ScoreActivation::kSilu     ? 1
+                     : p.activation == ScoreActivation::kGeluTanh ? 2
+                                                                  : 3;
+  if (has_few_queries(p)) {
+    constexpr Backward* kFew[4][2] = {
+        {softmax_backward_few_bf16_d64, softmax_backward_few_bf16_d128},
+        {silu_fast_backward_few_bf16_d64, silu_fast_backward_few_bf16_d128},
+        {gelu_tanh_fast_backward_few_bf16_d64, gelu_tanh_fast_backward_few_bf16_d128},
+        {softmax_backward_few_fp16_d64, softmax_backward_few_fp16_d128}};
+    return kFew[half ? 3 : scores][wide](p);
+  }
+  constexpr Backward* kFast[2][2] = {
+      {silu_fast_backward_bf16_d64, silu_fast_backward_bf16_d128},
+      {gelu_tanh_fast_backward_bf16_d64, gelu_tanh_fast_backward_bf16_d128}};
+  if (is_fast(p)) return kFast[scores - 1][wide](p);
+  constexpr Backward* kKernels[4][2][2] = {
       {{softmax_backward_bf16_d64, softmax_backward_bf16_d128},
        {softmax_backward_fp16_d64, softmax_backward_fp16_d128}},
       {{silu_backward_bf16_d64, silu_backward_bf16_d128},
@@ -36,18 +60,8 @@ void attention_backward_sm90(const AttentionSm90Backward& p) {
       {{gelu_tanh_backward_bf16_d64, gelu_tanh_backward_bf16_d128},
        {gelu_tanh_backward_fp16_d64, gelu_tanh_backward_fp16_d128}},
       {{other_backward_bf16_d64, other_backward_bf16_d128},
-       {other_backward_fp16_d64, other_backward_fp16_d128}},
-      // Half's weights are finer than tanh.approx: it stays exact.
-      {{silu_fast_backward_bf16_d64, silu_fast_backward_bf16_d128},
-       {silu_backward_fp16_d64, silu_backward_fp16_d128}},
-      {{gelu_tanh_fast_backward_bf16_d64, gelu_tanh_fast_backward_bf16_d128},
-       {gelu_tanh_backward_fp16_d64, gelu_tanh_backward_fp16_d128}}};
-  const int scores = p.softmax                                    ? 0
-                     : p.activation == ScoreActivation::kSilu     ? 1
-                     : p.activation == ScoreActivation::kGeluTanh ? 2
-                                                                  : 3;
-  const int fast = p.fast && (scores == 1 || scores == 2) ? 3 : 0;
-  kKernels[scores + fast][p.element == Element::kFloat16][columns_of(p) == 128](p);
+       {other_backward_fp16_d64, other_backward_fp16_d128}}};
+  kKernels[scores][half][wide](p);
 }
 
 }  // namespace tautline::kernels

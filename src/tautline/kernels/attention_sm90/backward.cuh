@@ -53,15 +53,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     cutlass::arch::fence_barrier_init();
   }
-  if (C::Scores::kRows && threadIdx.x < 3 * 8 * kRowTerms) {
-    const TermScales<std::is_same_v<typename C::E, cutlass::half_t>> c;
-    const int part = threadIdx.x / (8 * kRowTerms), column = threadIdx.x % kRowTerms;
-    const float x = part == 0 && column < 3                  ? c.lse[column]
-                    : part == 2 && column >= 3 && column < 6 ? c.delta[column - 3]
-                                                             : 0.0f;
-    s.scales[threadIdx.x] = static_cast<typename C::E>(x);
-    cutlass::arch::fence_view_async_shared();
-  }
+  if (C::Scores::kRows) put_scales(s.scales);
   __syncthreads();
   const int group = cutlass::canonical_warp_group_idx();
   if (group == 0) {
@@ -89,31 +81,7 @@ void launch_backward(const AttentionSm90Backward& p) {
   const cudaStream_t stream = stream_of(p.stream);
   const BackwardWorkspace w = backward_workspace(p);
   char* workspace = static_cast<char*>(p.workspace);
-  const auto bound = [](int64_t x) {
-    return static_cast<int32_t>(x < 0 || x > (1 << 30) ? 1 << 30 : x);
-  };
-  BackwardArguments a{};
-  a.q_offsets = p.q_offsets;
-  a.k_offsets = p.k_offsets;
-  a.tiles = p.tiles;
-  a.count = p.count;
-  a.seeds = p.q_offsets ? 0 : static_cast<int32_t>(p.max_q);
-  a.head_dim = p.head_dim;
-  a.value_dim = p.value_dim;
-  a.heads = p.heads;
-  a.kv_heads = p.kv_heads;
-  a.whole = p.whole;
-  a.left = bound(p.window.left);
-  a.right = bound(p.window.right);
-  a.scale = p.scale;
-  a.beta = p.beta;
-  a.activation = p.activation;
-  a.d_q = p.d_q.data, a.q_token = p.d_q.token_stride, a.q_head = p.d_q.head_stride;
-  a.next = reinterpret_cast<int32_t*>(workspace + w.next);
-  a.turns = reinterpret_cast<int32_t*>(workspace + w.turns);
-  a.terms = workspace + w.terms;
-  a.own = reinterpret_cast<float*>(workspace + w.own);
-  a.shared = reinterpret_cast<float*>(workspace + w.shared);
+  const BackwardArguments a = arguments_of(p, w);
   check_cuda(cudaMemsetAsync(workspace, 0, w.turns_end, stream), "cudaMemsetAsync");
   backward_rows(p, workspace + w.terms);
   if (p.k_tokens == 0) return;

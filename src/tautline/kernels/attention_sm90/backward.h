@@ -23,7 +23,7 @@ struct AttentionSm90Backward {
   HeadsView q, k, v, o, d_o, d_q, d_k, d_v;  // o: softmax only
   const float* lse = nullptr;                // [H, rows]: softmax only
   // [B + 1], on the device. Where q_offsets is null, max_q queries stand in for every sequence, and
-  // d_q is FP32: one gradient of each sequence.
+  // d_q is FP32, [attention_backward_sm90_query_gradients * max_q, H, D]: parts of their gradient.
   const int64_t *q_offsets = nullptr, *k_offsets = nullptr;
   int64_t sequences = 0, rows = 0, k_tokens = 0;  // B, Tq, Tk
   int64_t max_q = 0, max_k = 0;                   // longest sequence
@@ -56,6 +56,9 @@ inline int32_t attention_backward_sm90_whole(int64_t head_dim, int64_t value_dim
 
 /// Why the backward does not take a problem that the forward takes; null where it does.
 const char* attention_backward_sm90_refuses(const AttentionProblem& p);
+
+/// Parts that add up to d_q of broadcast queries, at most B: p needs no pointers yet.
+int64_t attention_backward_sm90_query_gradients(const AttentionSm90Backward& p);
 
 int64_t attention_backward_sm90_workspace(const AttentionSm90Backward& p);
 

@@ -5,8 +5,9 @@
 #include <cute/tensor.hpp>
 #include <cutlass/arch/barrier.h>
 #include <cutlass/numeric_types.h>
+#include <type_traits>
 
-#include "tautline/kernels/attention_sm90/backward.h"
+#include "tautline/kernels/attention_sm90/backward_arguments.h"
 #include "tautline/kernels/attention_sm90/backward_terms.h"
 #include "tautline/kernels/box.cuh"
 
@@ -48,6 +49,34 @@ struct alignas(16) Step {
   __device__ __forceinline__ Part part() const { return static_cast<Part>(flags / kPart); }
 };
 
+/// Tiles of rows of kD columns in shared memory as TMA boxes make them, and the same, columns first.
+template <class E, int kD, int kRows, int kStages>
+using RowTiles = decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<E>{},
+                                        Shape<Int<kRows>, Int<kD>, Int<kStages>>{}));
+template <class E, int kD, int kRows, int kStages>
+using ColumnTiles =
+    decltype(composition(RowTiles<E, kD, kRows, kStages>{},
+                         make_layout(Shape<Int<kD>, Int<kRows>, Int<kStages>>{},
+                                     make_stride(Int<kRows>{}, _1{}, Int<kRows * kD>{}))));
+/// dS, queries first, and the same, keys first.
+template <class E, int kM, int kN, int kStages>
+using ScoreTiles = decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{},
+                                          Shape<Int<kM>, Int<kN>, Int<kStages>>{}));
+template <class E, int kM, int kN, int kStages>
+using TurnedScoreTiles = decltype(composition(
+    ScoreTiles<E, kM, kN, kStages>{}, make_layout(Shape<Int<kN>, Int<kM>, Int<kStages>>{},
+                                                  make_stride(Int<kM>{}, _1{}, Int<kM * kN>{}))));
+/// lse and delta of a tile of queries as columns beside Q and dO (backward_terms.h); columns 8 to 15 are
+/// 0 to 7 again, against zeros.
+template <int kM, int kStages>
+using TermTiles = Layout<Shape<Shape<_8, Int<kM / 8>>, Shape<_8, _2>, Int<kStages>>,
+                         Stride<Stride<_8, _64>, Stride<_1, _0>, Int<kRowTerms * kM>>>;
+/// All keys have the same constants: of lse, then zeros; zeros, then those of delta.
+template <int kN>
+using ScaleTiles = Layout<Shape<Shape<_8, Int<kN / 8>>, Shape<_8, _2>, _2>,
+                          Stride<Stride<_8, _0>, Stride<_1, _64>, _64>>;
+constexpr int kScales = 3 * 8 * kRowTerms;
+
 template <class E_, int kD_, int kM_, class Scores_>
 struct BackwardConfig {
   using E = E_;
@@ -61,25 +90,15 @@ struct BackwardConfig {
   // the stages of dS ahead of d_q's.
   static constexpr int kSteps = 8;
 
-  using Atom = GMMA::Layout_K_SW128_Atom<E>;
-  template <int kRows, int kStages>
-  using Tiles = decltype(tile_to_shape(Atom{}, Shape<Int<kRows>, Int<kD>, Int<kStages>>{}));
-  template <int kRows, int kStages>  // the same, columns first
-  using Transposed = decltype(composition(
-      Tiles<kRows, kStages>{}, make_layout(Shape<Int<kD>, Int<kRows>, Int<kStages>>{},
-                                           make_stride(Int<kRows>{}, _1{}, Int<kRows * kD>{}))));
-  using LayoutQ = Tiles<kM, kQStages>;
-  using LayoutQt = Transposed<kM, kQStages>;
-  using LayoutDo = Tiles<kM, kDoStages>;
-  using LayoutDot = Transposed<kM, kDoStages>;
-  using LayoutK = Tiles<kN, 2>;
-  using LayoutKt = Transposed<kN, 2>;
-  using LayoutV = Tiles<kN, 1>;
-  using LayoutDs = decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<E>{},
-                                          Shape<Int<kM>, Int<kN>, Int<kDsStages>>{}));
-  using LayoutDst =
-      decltype(composition(LayoutDs{}, make_layout(Shape<Int<kN>, Int<kM>, Int<kDsStages>>{},
-                                                   make_stride(Int<kM>{}, _1{}, Int<kM * kN>{}))));
+  using LayoutQ = RowTiles<E, kD, kM, kQStages>;
+  using LayoutQt = ColumnTiles<E, kD, kM, kQStages>;
+  using LayoutDo = RowTiles<E, kD, kM, kDoStages>;
+  using LayoutDot = ColumnTiles<E, kD, kM, kDoStages>;
+  using LayoutK = RowTiles<E, kD, kN, 2>;
+  using LayoutKt = ColumnTiles<E, kD, kN, 2>;
+  using LayoutV = RowTiles<E, kD, kN, 1>;
+  using LayoutDs = ScoreTiles<E, kM, kN, kDsStages>;
+  using LayoutDst = TurnedScoreTiles<E, kM, kN, kDsStages>;
   using TwoRows = Layout<Shape<_2, _1, _1>>;
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, Int<kD>>>(), TwoRows{}));
@@ -94,13 +113,8 @@ struct BackwardConfig {
       GMMA::ss_op_selector<E, E, float, Shape<_64, Int<kQColumns>, Int<kN>>, GMMA::Major::MN,
                            GMMA::Major::MN>(),
       Layout<Shape<Int<kSplitColumns ? 1 : 2>, Int<kSplitColumns ? 2 : 1>, _1>>{}));
-  // lse and delta of a tile as columns beside Q and dO (backward_terms.h); columns 8 to 15 are 0 to 7
-  // again, against zeros.
-  using LayoutTerms = Layout<Shape<Shape<_8, Int<kM / 8>>, Shape<_8, _2>, Int<kDoStages>>,
-                             Stride<Stride<_8, _64>, Stride<_1, _0>, Int<kRowTerms * kM>>>;
-  // All keys have the same constants: of lse, then zeros; zeros, then those of delta.
-  using LayoutScales = Layout<Shape<Shape<_8, Int<kN / 8>>, Shape<_8, _2>, _2>,
-                              Stride<Stride<_8, _0>, Stride<_1, _64>, _64>>;
+  using LayoutTerms = TermTiles<kM, kDoStages>;
+  using LayoutScales = ScaleTiles<kN>;
   using MmaTerms =
       decltype(make_tiled_mma(GMMA::ss_op_selector<E, E, float, Shape<Int<kN>, Int<kM>, _16>,
                                                    GMMA::Major::K, GMMA::Major::K>(),
@@ -114,7 +128,7 @@ struct BackwardConfig {
     alignas(1024) E k[2 * kN * kD];
     alignas(1024) E v[kN * kD];
     alignas(1024) E ds[kDsStages * kM * kN];
-    alignas(128) E scales[3 * 8 * kRowTerms];
+    alignas(128) E scales[kScales];
     alignas(128) E terms[kDoStages * kM * kRowTerms];
     // Of d_q, for half a tile. Behind what products read again and again with strides of 0:
     // compute-sanitizer takes that for twice as much in a row.
@@ -132,35 +146,39 @@ struct BackwardConfig {
 using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
 using EmptyBarrier = cutlass::arch::ClusterBarrier;
 
-/// Launch-time parts of the problem in the kernel's types.
-struct BackwardArguments {
-  const int64_t *q_offsets, *k_offsets;
-  const int32_t *tiles, *count;
-  int32_t heads, kv_heads, whole, left, right;  // bounds of the window; none: 2^30
-  int32_t seeds, head_dim, value_dim;           // queries that stand in for every sequence, or 0
-  float scale, beta;
-  ScoreActivation activation;
-  void* d_q;
-  int64_t q_token, q_head;  // of d_q
-  const void* terms;        // [tiles, H, M, kRowTerms], see backward_rows
-  float *own, *shared;      // d_q: [ctas, H / G, whole / M] slots, [tiles, H] slots
-  int32_t *turns, *next;
-};
-
 /// Tensor maps that end where sequences do (hopper_map.h): of boxes of a tile's rows, and for values and
 /// what leaves of the 16 rows that a warp keeps.
-struct alignas(64) BackwardMaps {
+struct BackwardMaps {
   CUtensorMap q, d_o, k, v, d_k, d_v;
 };
 /// Rows [row, row + count) of a head to a tile of `kTileRows`: kRows and kD columns, zeros beyond what
-/// there is.
+/// there is. kRows * kD * 2 bytes come to `full`.
+template <int kRows, int kTileRows, int kD, class E>
+__device__ __forceinline__ void load_boxes(const CUtensorMap& map, uint64_t* full, E* to, int width,
+                                           int row, int count, int head) {
+#pragma unroll
+  for (int c = 0; c < kD; c += 64)
+    hopper::load_box<kRows>(map, full, to + c * kTileRows, c, width, row, min(count, kRows), head);
+}
+/// The same where they are all that the barrier waits for.
 template <int kRows, int kTileRows, int kD, class E>
 __device__ __forceinline__ void load_rows(const CUtensorMap& map, uint64_t* full, E* to, int width,
                                           int row, int count, int head) {
   FullBarrier::arrive_and_expect_tx(full, kRows * kD * 2);
-#pragma unroll
-  for (int c = 0; c < kD; c += 64)
-    hopper::load_box<kRows>(map, full, to + c * kTileRows, c, width, row, min(count, kRows), head);
+  load_boxes<kRows, kTileRows, kD>(map, full, to, width, row, count, head);
+}
+
+/// The constants of ScaleTiles; a fence and a barrier make them seen. At least kScales threads.
+template <class E>
+__device__ __forceinline__ void put_scales(E* scales) {
+  if (threadIdx.x >= kScales) return;
+  const TermScales<std::is_same_v<E, cutlass::half_t>> c;
+  const int part = threadIdx.x / (8 * kRowTerms), column = threadIdx.x % kRowTerms;
+  const float x = part == 0 && column < 3                  ? c.lse[column]
+                  : part == 2 && column >= 3 && column < 6 ? c.delta[column - 3]
+                                                           : 0.0f;
+  scales[threadIdx.x] = static_cast<E>(x);
+  cutlass::arch::fence_view_async_shared();
 }
 
 /// Key blocks [first, last] that queries [m0, m1) of a sequence see; last < first: none.

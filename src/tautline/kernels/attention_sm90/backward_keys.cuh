@@ -13,28 +13,6 @@
 
 namespace tautline::kernels::sm90 {
 
-/// Weights (and slopes) of hidden pairs become 0. A thread has keys `row` and row + 8 of the block.
-template <class C>
-__device__ __forceinline__ void mask(const BackwardArguments& p, const KeyBlock& b,
-                                     const Step& step, int row, int lane, uint32_t* weights,
-                                     uint32_t* gates) {
-  const int shift = b.nk - b.nq;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int key = b.n0 + row + 8 * r;
-    const int low = max(-1, key - shift - p.right - step.m0) - 2 * (lane & 3);
-    const int high =
-        (key < b.nk ? min(step.rows, key - shift + p.left + 1 - step.m0) : -1) - 2 * (lane & 3);
-#pragma unroll
-    for (int j = 0; j < C::kM / 8; ++j) {
-      const uint32_t keep = (8 * j >= low && 8 * j < high ? 0x0000ffffu : 0u) |
-                            (8 * j + 1 >= low && 8 * j + 1 < high ? 0xffff0000u : 0u);
-      weights[2 * j + r] &= keep;
-      if constexpr (C::Scores::kGates) gates[2 * j + r] &= keep;
-    }
-  }
-}
-
 template <class C>
 __device__ __forceinline__ void consume_keys(typename C::Shared& s, const BackwardArguments& p,
                                              const BackwardMaps& maps, int group) {
@@ -75,7 +53,7 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
   const bool leader = lane == 0;
   const typename C::Scores policy(p);
   const float d_v_scale = p.beta * C::Scores::weights_lack(p.scale);
-  const float d_k_scale = p.scale * p.beta;
+  const float d_k_scale = p.scale * p.beta * C::Scores::kSlopesLack;
 
   // x = a b^T, less what the terms of the tile say.
   const auto issue_scores = [&](const auto& a, const auto& b, int what, int stage) {
@@ -143,7 +121,8 @@ __device__ __forceinline__ void consume_keys(typename C::Shared& s, const Backwa
     if (leader && n > 0) EmptyBarrier::arrive(&s.empty_q[before]);
     policy.template weights<kM>(x.data(), p_words, ds_words);
     if (step.flags & Step::kMasked)
-      mask<C>(p, b, step, 64 * group + 16 * warp + lane / 4, lane, p_words, ds_words);
+      mask<C>(p, b.nq, b.nk, b.n0 + 64 * group + 16 * warp + lane / 4, step.m0, step.rows, p_words,
+              ds_words);
     issue_scores(fv(_, _, _, 0), fdo(_, _, _, at.stage), 1, at.stage);
     issue(mma_kv, p16, fdot(_, _, _, at.stage), dv,
           first ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One);

@@ -32,10 +32,19 @@ __device__ __forceinline__ void store_rows(Registers x, E* to, int64_t stride, i
     }
   }
 }
-/// The same in FP32: two lanes trade halves of two rows, so that each writes 16 bytes of one.
+/// Adds to four numbers in memory, not as one, without an answer.
+__device__ __forceinline__ void add_float4(float4* to, float4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x),
+               "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
+}
+
+/// The same in FP32, or added to what is there by one writer: two lanes trade halves of two rows, so that
+/// each writes 16 bytes of one.
 template <int kBlocks, class Registers>
 __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t stride, int row,
-                                                 int rows, int columns, float scale) {
+                                                 int rows, int columns, float scale,
+                                                 bool add = false) {
   const int lane = threadIdx.x & 3;
   const bool odd = lane & 1;
   float* line = to + (row + (odd ? 8 : 0)) * stride + 4 * (lane / 2);
@@ -50,37 +59,25 @@ __device__ __forceinline__ void store_float_rows(Registers x, float* to, int64_t
       const float got = __shfl_xor_sync(0xffffffffu, odd ? y[i] : y[i + 2], 1);
       (odd ? y[i] : y[i + 2]) = got;
     }
-    if (inside && 8 * j < columns)
-      *reinterpret_cast<float4*>(line + 8 * j) = float4{y[0], y[1], y[2], y[3]};
+    if (inside && 8 * j < columns) {
+      auto* four = reinterpret_cast<float4*>(line + 8 * j);
+      if (add)
+        add_float4(four, {y[0], y[1], y[2], y[3]});
+      else
+        *four = float4{y[0], y[1], y[2], y[3]};
+    }
   }
   __syncwarp();
 }
 
-/// A warp's 16 rows of a 64 x 64 accumulator (numbers 4 j + 2 r + {0, 1} of a thread: row r, columns
-/// 8 j + 2 (lane % 4) + {0, 1}), times `scale`, as 16-bit rows of 128 bytes in shared memory, swizzled
-/// as a tensor map's boxes are; a TMA store may read them.
+/// A warp's 16 rows of a 64 x 64 accumulator, times `scale`, as 16-bit rows in shared memory, swizzled as a
+/// tensor map's boxes are; a TMA store may read them.
 template <class E, class Registers>
 __device__ __forceinline__ void put_rows(Registers x, uint32_t to, float scale) {
-  const int lane = threadIdx.x & 31;
-  // stmatrix takes row l % 16 of 8 columns from lane l.
-  const uint32_t line = to + (lane & 15) * 128;
-#pragma unroll
-  for (int j = 0; j < 8; j += 2) {
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      w[i] = pack<E>(x[4 * j + 2 * i] * scale, x[4 * j + 2 * i + 1] * scale);
-    mma::store_matrices(w, line + ((j + (lane >> 4)) ^ (lane & 7)) * 16);
-  }
+  mma::put_rows(to, threadIdx.x & 31,
+                [&](int n) { return pack<E>(x[2 * n] * scale, x[2 * n + 1] * scale); });
   hopper::fence_async_shared();
   __syncwarp();
-}
-
-/// Adds to four numbers in memory, not as one, without an answer.
-__device__ __forceinline__ void add_float4(float4* to, float4 x) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x),
-               "f"(x.y), "f"(x.z), "f"(x.w)
-               : "memory");
 }
 
 /// 16 bytes from memory, past L1, to shared memory; this thread's own await_copies sees them.

@@ -1,7 +1,8 @@
 // GDPA's scores for backward.cuh: P = f(s), dS = f'(s) dP with s = alpha q . k.
 // SiLU and GELU (tanh) have their own instantiations, exact and fast; the others share one, with a
 // run-time branch. Exponentials are ex2.approx and rcp.approx (2 ulp), erf is CUDA's. Fast: one
-// tanh.approx for both, off by 2^-11 at most: f by 2^-12 |s|, SiLU's slope by 2^-12 (1 + |s|).
+// tanh.approx for both, off by 2^-11 at most: f by 2^-12 |s|, SiLU's slope by 2^-12 (1 + |s|), and, as it is
+// 2 f' - 1 that is rounded to bf16, by 2^-10 more (2^-9 where that is beyond 1).
 #pragma once
 
 #include "tautline/kernels/attention_sm90/backward_scores.cuh"
@@ -9,7 +10,7 @@
 namespace tautline::kernels::sm90 {
 
 struct Weight {
-  float f, slope;  // f(s), f'(s)
+  float f, slope;  // f(s), f'(s), or what FastWeight makes of them
 };
 
 template <ScoreActivation kActivation>
@@ -50,27 +51,27 @@ __device__ __forceinline__ float tanh_fast(float x) {
 }
 
 /// From a raw score q . k, alpha folded into the constants: one special function where the exact ones
-/// take two. GELU's weight is f / alpha: a multiplication less, and d_v gets it at the end.
+/// take two, and the slope as 2 f' - 1, whose 1 the product with the gradient adds. GELU's weight is
+/// 2 f / alpha: a multiplication less, and d_v gets it at the end.
 template <ScoreActivation kActivation>
 struct FastWeight {
   static_assert(kActivation == ScoreActivation::kSilu || kActivation == ScoreActivation::kGeluTanh);
   static constexpr bool kSilu = kActivation == ScoreActivation::kSilu;
   float linear, cubic;  // u = s (linear + cubic s^2); SiLU's: s linear
-  float level, steep;   // GELU: 2 alpha s u' = s (level + steep s^2)
+  float steep;          // GELU: s du/ds = s (linear + steep s^2)
 
   __device__ explicit FastWeight(float alpha)
       : linear((kSilu ? 0.5f : 0.79788456080f) * alpha),
         cubic(0.79788456080f * 0.044715f * alpha * alpha * alpha),
-        level(2 * linear),
-        steep(6 * cubic) {}
+        steep(3 * cubic) {}
+  /// With t = tanh u both are 2 f' - 1 = t + s du/ds (1 - t^2).
   __device__ __forceinline__ Weight operator()(float s) const {
-    if constexpr (kSilu) {  // f = u (1 + t), f' = g + f (1 - g), g = (1 + t) / 2, t = tanh u
-      const float u = s * linear, t = tanh_fast(u), f = fmaf(u, t, u);
-      return {f, fmaf(f, fmaf(-0.5f, t, 0.5f), fmaf(0.5f, t, 0.5f))};
-    } else {  // f' = g + 2 alpha s u' g (1 - g), g = (1 + tanh u) / 2
+    if constexpr (kSilu) {  // f = u (1 + t)
+      const float u = s * linear, t = tanh_fast(u);
+      return {fmaf(u, t, u), fmaf(u, fmaf(-t, t, 1.0f), t)};
+    } else {  // 2 f / alpha = s (1 + t)
       const float square = s * s, t = tanh_fast(s * fmaf(cubic, square, linear));
-      const float g = fmaf(0.5f, t, 0.5f);
-      return {s * g, fmaf(s * fmaf(steep, square, level), fmaf(-g, g, g), g)};
+      return {fmaf(s, t, s), fmaf(s * fmaf(steep, square, linear), fmaf(-t, t, 1.0f), t)};
     }
   }
 };
@@ -82,6 +83,8 @@ template <class E, ScoreActivation... kActivations>
 struct PointwiseScores {
   static constexpr bool kRows = false, kGates = true;
   __device__ __forceinline__ static float weights_lack(float) { return 1; }
+  static constexpr float kSlopesLack = 1;
+  static constexpr uint32_t kHiddenGate = 0;
   float scale;
   ScoreActivation activation;
   template <class Arguments>
@@ -122,12 +125,14 @@ struct PointwiseScores {
 };
 
 /// The fast form of one activation. Gradients are rounded before slopes multiply them, two at a time:
-/// three roundings in place of two.
+/// three roundings in place of two. dS = (1 + gate) dP, rounded once.
 template <class E, ScoreActivation kActivation>
 struct FastScores : PointwiseScores<E, kActivation> {
   __device__ __forceinline__ static float weights_lack(float alpha) {
-    return kActivation == ScoreActivation::kGeluTanh ? alpha : 1;
+    return kActivation == ScoreActivation::kGeluTanh ? 0.5f * alpha : 1;
   }
+  static constexpr float kSlopesLack = 0.5f;
+  static constexpr uint32_t kHiddenGate = 0xbf80bf80;  // -1
   FastWeight<kActivation> weight;
   template <class Arguments>
   __device__ explicit FastScores(const Arguments& p)
@@ -147,7 +152,7 @@ struct FastScores : PointwiseScores<E, kActivation> {
     static_assert(std::is_same_v<E, cutlass::bfloat16_t>);
 #pragma unroll
     for (int i = 0; i < kM / 2; i += 2)
-      asm("mul.rn.bf16x2 %0, %1, %2;"
+      asm("fma.rn.bf16x2 %0, %1, %2, %2;"
           : "=r"(ds[i / 2])
           : "r"(gates[i / 2]), "r"(pack<E>(dp[i], dp[i + 1])));
   }

@@ -22,7 +22,7 @@ __device__ __forceinline__ void consume_queries(typename C::Shared& s, const Bac
   const auto kt_upper = upper.make_fragment_B(upper.partition_B(kt));
   const auto kt_lower = lower.make_fragment_B(lower.partition_B(kt));
   Tensor dq = partition_fragment_C(mma_q, Shape<Int<kM>, Int<kD>>{});
-  const float d_q_scale = p.scale * p.beta;
+  const float d_q_scale = p.scale * p.beta * C::Scores::kSlopesLack;
   const bool leader = lane == 0;
   const int members = p.heads / p.kv_heads;
   Ring<2> at_k(0), turn(0);

@@ -1,11 +1,14 @@
 // The pass before backward.cuh: -lse / scale and -delta, delta = sum_j P_j dP_j, of each row in terms
-// (backward_terms.h), and d_q = 0 where no key is seen. delta = d_o . o is cheaper, but o has 16 bits:
+// (backward_terms.h), and d_q = 0 where no key is seen and sequences have their own. delta = d_o . o is cheaper, but o has 16 bits:
 // where a row sees few keys, dP - delta cancels and o's rounding would be all that is left, so there
 // delta is summed. Bound by memory: 4 D bytes a row and head are read.
+#include <climits>
+
 #include "tautline/kernels/attention_few_keys.cuh"
 #include "tautline/kernels/attention_sm90/backward_terms.h"
 #include "tautline/kernels/attention_sm90/backward_workspace.h"
 #include "tautline/kernels/launch.cuh"
+#include "tautline/kernels/mma.cuh"
 #include "tautline/kernels/vector.cuh"
 
 namespace tautline::kernels::sm90 {
@@ -101,32 +104,64 @@ __device__ __forceinline__ void clear_d_q(const AttentionSm90Backward& p, const 
   }
 }
 
-/// sum_j P_j dP_j of one row and head, by kLanes threads; four keys are asked for at a time.
-template <class T, int kLanes>
-__device__ __forceinline__ float sum_keys(const AttentionSm90Backward& p, const Tile& t, int64_t at,
-                                          int head, int piece, unsigned lanes, KeyRange keys) {
-  const int kv_head = head / (p.heads / p.kv_heads);
-  const float lse = p.lse[head * p.rows + t.row + at];
-  const uint4 q = load_piece<T>(p.q, t.token + at, head, piece, p.head_dim);
-  const uint4 d_o = load_piece<T>(p.d_o, t.row + at, head, piece, p.value_dim);
-  float delta = 0;
-  for (int64_t j = keys.first; j < keys.last; j += 4) {
-    uint4 k[4], v[4];
+/// delta = sum_j P_j dP_j of those of the tile's rows [first, first + 16) that `few` says, of one head, by a
+/// warp on tensor cores: 16 rows and 16 keys at a time. A lane's 16 bytes of a row are the operands of
+/// two products: which columns they stand for does not matter where both sides agree.
+template <class T, int kColumns>
+__device__ __forceinline__ void sum_keys(const AttentionSm90Backward& p, const Tile& t, int first,
+                                         uint32_t few, int head, float* delta) {
+  const int lane = threadIdx.x % kWarp, quad = lane % 4, kv_head = head / (p.heads / p.kv_heads);
+  int64_t at[2];  // rows of a lane: lane / 4 and that plus 8
+  int from[2], to[2], least = INT_MAX, most = 0;
+  float lse[2], sum[2] = {};
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const int64_t key = t.k + min(j + u, keys.last - 1);
-      k[u] = load_piece<T>(p.k, key, kv_head, piece, p.head_dim);
-      v[u] = load_piece<T>(p.v, key, kv_head, piece, p.value_dim);
+  for (int h = 0; h < 2; ++h) {
+    const int row = lane / 4 + 8 * h;
+    const bool mine = few >> row & 1;
+    at[h] = min(t.first + first + row, t.nq - 1);
+    const KeyRange keys = visible_keys(p.window, at[h], t.nq, t.nk);
+    from[h] = static_cast<int>(keys.first), to[h] = mine ? static_cast<int>(keys.last) : 0;
+    if (from[h] < to[h]) least = min(least, from[h]), most = max(most, to[h]);
+    lse[h] = p.lse[head * p.rows + t.row + at[h]];
+  }
+  least = __reduce_min_sync(0xffffffffu, least), most = __reduce_max_sync(0xffffffffu, most);
+  for (int j = least; j < most; j += 16) {
+    float s[2][4] = {}, d_p[2][4] = {};
+#pragma unroll 1
+    for (int c = 0; c < kColumns / 32; ++c) {
+      const int piece = 4 * c + quad;
+      const auto multiply = [&](float(&sums)[2][4], const HeadsView& rows, int64_t token,
+                                const HeadsView& keys, int width) {
+        uint4 a[2], b[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) a[h] = load_piece<T>(rows, token + at[h], head, piece, width);
+#pragma unroll
+        for (int u = 0; u < 2; ++u)
+          b[u] = load_piece<T>(keys, t.k + min(int64_t{j + 8 * u + lane / 4}, t.nk - 1), kv_head,
+                               piece, width);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+          mma::multiply<T>(sums[u], {a[0].x, a[1].x, a[0].y, a[1].y}, b[u].x, b[u].y);
+          mma::multiply<T>(sums[u], {a[0].z, a[1].z, a[0].w, a[1].w}, b[u].z, b[u].w);
+        }
+      };
+      multiply(s, p.q, t.token, p.k, p.head_dim);
+      multiply(d_p, p.d_o, t.row, p.v, p.value_dim);
     }
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const float score = dot<T, kLanes>(q, k[u], lanes);
-      const float d_weight = dot<T, kLanes>(d_o, v[u], lanes);
-      if (j + u < keys.last)
-        delta = fmaf(exp2f(fmaf(score, p.scale, -lse) * kLog2E), d_weight, delta);
+    for (int i = 0; i < 8; ++i) {
+      const int u = i / 4, h = i / 2 % 2, key = j + 8 * u + 2 * quad + i % 2;
+      if (key >= from[h] && key < to[h])
+        sum[h] = fmaf(exp2f(fmaf(s[u][i % 4], p.scale, -lse[h]) * kLog2E), d_p[u][i % 4], sum[h]);
     }
   }
-  return delta;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+    const int row = lane / 4 + 8 * h;
+    if (quad == 0 && (few >> row & 1)) delta[first + row] = sum[h];
+  }
 }
 
 /// One CTA a tile of kM queries; kColumns / 8 threads a row, 16 bytes each.
@@ -137,15 +172,20 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (p.count[1] != p.whole) __trap();  // made for heads of another width: turns would never come
   const Tile t = tile_at<kM>(p, blockIdx.x);
   if (t.nq == 0) return;
+  if (t.nq > p.max_q || t.nk > p.max_k) __trap();  // the workspace is for shorter ones
   const int rows = static_cast<int>(min(int64_t{kM}, t.nq - t.first));
-  if (visible_keys(p.window, t.first + rows - 1, t.nq, t.nk).last == 0) clear_d_q<T>(p, t, rows);
+  if (p.d_q.data && visible_keys(p.window, t.first + rows - 1, t.nq, t.nk).last == 0)
+    clear_d_q<T>(p, t, rows);
   if (!p.softmax) return;
   __shared__ float delta[kHeads][kM];
-  __shared__ int few[kM], few_count;
-  if (threadIdx.x == 0) few_count = 0;
-  __syncthreads();
-  if (threadIdx.x < rows && few_keys(visible_keys(p.window, t.first + threadIdx.x, t.nq, t.nk)))
-    few[atomicAdd(&few_count, 1)] = threadIdx.x;
+  __shared__ uint32_t few_rows[kM / kWarp];
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x < kM) {
+    const int64_t row = t.first + threadIdx.x;
+    const bool few = threadIdx.x < rows && few_keys(visible_keys(p.window, row, t.nq, t.nk));
+    const uint32_t votes = __ballot_sync(0xffffffffu, few);
+    if (threadIdx.x % kWarp == 0) few_rows[warp] = votes;
+  }
   const int piece = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const unsigned lanes = ((1ull << kLanes) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
   const bool inside = 8 * piece < p.value_dim;
@@ -173,12 +213,10 @@ __global__ void __launch_bounds__(kThreads, 4)
       }
     }
     __syncthreads();
-    for (int i = group; i < few_count * heads; i += kGroups) {
-      const int head = i % heads, row = few[i / heads];
-      const int64_t x = t.first + row;
-      const float sum = sum_keys<T, kLanes>(p, t, x, h0 + head, piece, lanes,
-                                            visible_keys(p.window, x, t.nq, t.nk));
-      if (piece == 0) delta[head][row] = sum;
+    for (int i = warp; i < kM / 16 * heads; i += kThreads / kWarp) {
+      const int first = i / heads * 16, head = i % heads;
+      const uint32_t few = few_rows[first / kWarp] >> (first % kWarp) & 0xffff;
+      if (few != 0) sum_keys<T, kColumns>(p, t, first, few, h0 + head, delta[head]);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < heads * kM; i += kThreads) {
@@ -201,10 +239,15 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 void backward_rows(const AttentionSm90Backward& p, void* terms) {
   if (p.rows == 0) return;
+  AttentionSm90Backward problem = p;
+  if (!p.q_offsets && has_few_queries(p))
+    problem.d_q.data = nullptr;  // no gradient of a sequence's own
   const auto run = [&]<class T>(T* to) {
-    auto* kernel = columns_of(p) == 64 ? rows_kernel<T, 64, 128> : rows_kernel<T, 128, 64>;
+    auto* kernel = columns_of(p) == 128 ? rows_kernel<T, 128, 64>
+                   : tile_of(p) == 128  ? rows_kernel<T, 64, 128>
+                                        : rows_kernel<T, 64, 64>;
     kernel<<<static_cast<unsigned>(query_tiles(p, tile_of(p))), kThreads, 0, stream_of(p.stream)>>>(
-        p, to);
+        problem, to);
     check_launch("attention backward, rows");
   };
   if (p.element == Element::kFloat16)

@@ -46,8 +46,10 @@ __device__ __forceinline__ uint32_t multiply(uint32_t weights, float low, float 
 template <class E>
 struct SoftmaxScores {
   static constexpr bool kRows = true, kGates = false;
-  /// Weights times this are the function's; `scale` as in the problem.
+  /// Weights and dS times these are the function's; `scale` as in the problem.
   __device__ __forceinline__ static float weights_lack(float) { return 1; }
+  static constexpr float kSlopesLack = 1;
+  static constexpr uint32_t kHiddenGate = 0;  // two slopes that make dS 0
   float to_log2;
   template <class Arguments>
   __device__ explicit SoftmaxScores(const Arguments& p) : to_log2(p.scale * 1.44269504089f) {}
@@ -64,5 +66,27 @@ struct SoftmaxScores {
     for (int i = 0; i < kM / 2; i += 2) ds[i / 2] = multiply<E>(p[i / 2], dp[i], dp[i + 1]);
   }
 };
+
+/// Weights of hidden pairs become 0, and slopes what makes their dS 0: of keys `first_key` and
+/// first_key + 8 of a sequence with the `rows` queries from m0 on.
+template <class C, class Arguments>
+__device__ __forceinline__ void mask(const Arguments& p, int nq, int nk, int first_key, int m0,
+                                     int rows, uint32_t* weights, uint32_t* gates) {
+  const int shift = nk - nq, column = 2 * (threadIdx.x & 3);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int key = first_key + 8 * r;
+    const int low = max(-1, key - shift - p.right - m0) - column;
+    const int high = (key < nk ? min(rows, key - shift + p.left + 1 - m0) : -1) - column;
+#pragma unroll
+    for (int j = 0; j < C::kM / 8; ++j) {
+      const uint32_t keep = (8 * j >= low && 8 * j < high ? 0x0000ffffu : 0u) |
+                            (8 * j + 1 >= low && 8 * j + 1 < high ? 0xffff0000u : 0u);
+      weights[2 * j + r] &= keep;
+      if constexpr (C::Scores::kGates)
+        gates[2 * j + r] = (gates[2 * j + r] & keep) | (C::Scores::kHiddenGate & ~keep);
+    }
+  }
+}
 
 }  // namespace tautline::kernels::sm90

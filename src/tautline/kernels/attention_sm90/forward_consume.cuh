@@ -1,7 +1,10 @@
 // A warpgroup of the Hopper forward: of each pass its 64 queries' scores, weights and outputs.
 #pragma once
 
+#include <type_traits>
+
 #include "tautline/kernels/attention_sm90/forward_config.cuh"
+#include "tautline/kernels/mma.cuh"
 
 namespace tautline::kernels::sm90 {
 
@@ -83,21 +86,46 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         mma_registers<E, kD>(weights + 4 * n, v_tile.at(n * 16 * 128), out, true);
       wgmma_commit();
     };
+    const auto multiply_again = [&](int stage) {  // a warp's scores, by itself
+      static_assert(kN == 64);                    // tiles of mma.cuh
+      using T = std::conditional_t<std::is_same_v<E, __half>, Float16, BFloat16>;
+      const uint32_t queries = shared_address(s.q[slot]), keys = shared_address(s.k[stage]);
+      auto* tiles = reinterpret_cast<float(*)[4]>(scores);
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) scores[i] = 0;
+#pragma unroll 1
+      for (int d = 0; d < kD / 16; ++d) {
+        uint32_t a[4], b[4];
+        mma::left<kD>(a, queries, thread / 32, d, lane);
+#pragma unroll
+        for (int n = 0; n < kN / 16; ++n) {
+          mma::right_of_rows<kD>(b, keys, n, d, lane);
+          mma::multiply<T>(tiles[2 * n], a, b[0], b[1]);
+          mma::multiply<T>(tiles[2 * n + 1], a, b[2], b[3]);
+        }
+      }
+    };
+    // Whether any of the block's pairs is hidden, or it is the first that its first row sees.
     const auto mask = [&](int32_t block) {
       const int32_t at = block * kN;
       const bool tail = C::Score::kMaskTail || p.right >= 0;
-      if (at >= bottom.first && (!tail || at + kN <= top.last)) return;
+      if (at >= bottom.first && (!tail || at + kN <= top.last)) return at + kN == top.last;
+      // A row's columns, 8 j and 8 j + 1 from low to high: as bits, which go to predicates eight at a time.
+      static_assert(kN / 4 < 32);
+      const auto below = [](uint32_t column) {
+        return (1u << min(column / 8 * 2 + min(column % 8, 2u), kN / 4u)) - 1;
+      };
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const Keys seen = keys_of(p, pass.diagonal, pass.keys, row + my_row + 8 * i);
-        const int32_t low = seen.first - at - my_column, high = seen.last - at - my_column;
+        const int32_t low = max(seen.first - at - my_column, 0);
+        const uint32_t kept = below(max(seen.last - at - my_column, 0)) & ~below(low);
 #pragma unroll
-        for (int j = 0; j < kN / 8; ++j)
-#pragma unroll
-          for (int c = 0; c < 2; ++c)
-            if (8 * j + c < low || 8 * j + c >= high)
-              scores[4 * j + 2 * i + c] = C::Score::kMaskTail ? -INFINITY : 0;
+        for (int n = 0; n < kN / 4; ++n)
+          if (!(kept >> n & 1))
+            scores[n / 2 * 4 + 2 * i + n % 2] = C::Score::kMaskTail ? -INFINITY : 0;
       }
+      return true;
     };
     const auto round_weights = [&] {
 #pragma unroll
@@ -122,10 +150,11 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       multiply_pv(at_v.stage);
       wgmma_wait<1>();
       hold(scores);
-      release_k(at_k.stage);
+      if (!C::Score::kRescales) release_k(at_k.stage);
+      const bool look = mask(block);
+      const bool grew = score.weigh(scores, factor, look, [&] { multiply_again(at_k.stage); });
+      if (C::Score::kRescales) release_k(at_k.stage);
       at_k.next();
-      mask(block);
-      const bool grew = score.weigh(scores, factor);
       // Weights are found under the product, and rounded (registers are short) after it. The wait
       // for keys keeps them apart: ptxas moves the wait for the product up to the next branch.
       hold(scores);
@@ -180,14 +209,12 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     sync_threads(1 + group, 128);
     char* to = s.q[slot];
 #pragma unroll
-    for (int j = 0; j < kD / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int r = my_row + 8 * i;
-        *reinterpret_cast<uint32_t*>(to + j / 8 * kRows * 128 + r * 128 +
-                                     ((j % 8 ^ r % 8) * 16 + my_column * 2)) =
-            pack<E>(out[4 * j + 2 * i] * factor[i], out[4 * j + 2 * i + 1] * factor[i]);
-      }
+    for (int h = 0; h < C::kHalves; ++h)
+      mma::put_rows(shared_address(to + (h * kRows + thread / 32 * kWarpRows) * 128), lane,
+                    [&](int n) {
+                      const float* x = out + 32 * h + 2 * n;
+                      return pack<E>(x[0] * factor[n % 2], x[1] * factor[n % 2]);
+                    });
     fence_async_shared();
     __syncwarp();
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);

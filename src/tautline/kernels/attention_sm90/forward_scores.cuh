@@ -14,18 +14,26 @@ namespace tautline::kernels::sm90 {
 
 /// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m need not be the row's
 /// maximum, since the ratio of output to sum is exact whatever m is (FlashAttention-4 has the idea).
-/// It trails the maximum by at most kSlack. (To trust the first block's maximum saves the search and is up to
-/// 8 % faster, but a row that then passes 100 octaves must be computed once more: in training, logits
-/// grew that far within 20 steps, and attention took 50 times as long.)
+/// m is looked for in a warpgroup's first block, where pairs are hidden, and in a row's first block.
+/// Elsewhere it is trusted until a thread's sum of a block's weights passes kMostSum: then the warp multiplies
+/// the block's scores once more (`again`), looks for m in this block and its pass's others, and finds the
+/// weights anew. That saves the search, up to 13 % of the time. (To trust the first block's maximum for good
+/// and compute rows anew that pass 100 octaves made training 50 times slower, whose logits grew that far
+/// within 20 steps.)
 struct Softmax {
   static constexpr bool kMaskTail = true, kRescales = true;
-  static constexpr float kSlack = 8;
-  float top[2], sum[2];  // m; the sum of this thread's columns
+  static constexpr float kSlack = 8;  // octaves that m may trail where it is looked for
+  // More than kSlack makes of a thread's 16 weights; in FP16's range.
+  static constexpr float kMostSum = 0x1p13f;
+  static constexpr float kNone = -1e30f;  // m of a row that has seen no key
+  float top[2], sum[2];                   // m; the sum of this thread's columns
   float to_log2;
+  bool wary;  // m is not trusted in the rest of the pass
 
   __device__ void begin(const ScoreNumbers& n) {
     to_log2 = n.scale;
-    top[0] = top[1] = -INFINITY;
+    wary = false;
+    top[0] = top[1] = kNone;
     sum[0] = sum[1] = 0;
   }
   /// Raises m where it trails too far; true where it did, and then rows so far must be multiplied by
@@ -45,7 +53,7 @@ struct Softmax {
       most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
       most[i] *= to_log2;
       factor[i] = 1;
-      if (most[i] > top[i] + kSlack || (top[i] == -INFINITY && most[i] > top[i])) {
+      if (most[i] > top[i] + kSlack) {
         factor[i] = hopper::exp2_fast(top[i] - most[i]);
         top[i] = most[i];
         grew = true;
@@ -55,30 +63,41 @@ struct Softmax {
     if (grew) sum[0] *= factor[0], sum[1] *= factor[1];
     return grew;
   }
+  /// Scores become weights, `more` their sums.
   template <int kCount>
-  __device__ __forceinline__ void exponentials(float (&s)[kCount]) {
-    const float shift[2] = {top[0] == -INFINITY ? 0 : top[0], top[1] == -INFINITY ? 0 : top[1]};
-    float more[2] = {0, 0};
+  __device__ __forceinline__ void exponentials(float (&s)[kCount], float (&more)[2]) {
+    more[0] = more[1] = 0;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const int i = j / 2 % 2;
-      s[j] = hopper::exp2_fast(fmaf(s[j], to_log2, -shift[i]));
+      s[j] = hopper::exp2_fast(fmaf(s[j], to_log2, -top[i]));
       more[i] += s[j];
     }
-    sum[0] += more[0];
-    sum[1] += more[1];
   }
-  /// Scores become weights: of a row's first block, of its others. True as `track`.
+  /// Scores become weights, of a row's first block.
   template <int kCount>
   __device__ __forceinline__ void weigh_first(float (&s)[kCount]) {
     float factor[2];
     track(s, factor);
-    exponentials(s);
+    exponentials(s, sum);
   }
-  template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2]) {
-    const bool grew = track(s, factor);
-    exponentials(s);
+  /// Of its others; where `look`, m is looked for. True as `track`.
+  template <int kCount, class Again>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2], bool look,
+                                        const Again& again) {
+    static_assert(kCount == 32);  // kMostSum
+    const bool tracks = look || wary;
+    bool grew = false;
+    if (tracks) grew = track(s, factor);
+    float more[2];
+    exponentials(s, more);
+    if (!tracks && __any_sync(0xffffffffu, more[0] > kMostSum || more[1] > kMostSum)) {
+      again();
+      wary = true;
+      grew = track(s, factor);
+      exponentials(s, more);
+    }
+    sum[0] += more[0], sum[1] += more[1];
     return grew;
   }
   /// What the row's output is multiplied by, after this; and its log-sum-exp.
@@ -143,8 +162,9 @@ struct Pointwise {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
   }
-  template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+  template <int kCount, class Again>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2], bool,
+                                        const Again&) const {
     weigh_first(s);
     return false;
   }
@@ -165,8 +185,9 @@ struct Gate {
       s[j] = x * fminf(fmaxf(fmaf(n.slope, x, n.offset), n.low), n.high);
     }
   }
-  template <int kCount>
-  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2]) const {
+  template <int kCount, class Again>
+  __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2], bool,
+                                        const Again&) const {
     weigh_first(s);
     return false;
   }
