@@ -6,7 +6,9 @@
 // registers, and walks the tiles of queries that see them: five products a pair of tiles. d_q
 // gathers in FP32 in L2: each thread owns the numbers that it adds to, so one CTA needs no atomics;
 // the CTAs of a long sequence add to a tile of queries one after the other, in an order of their
-// keys, told by a counter. So results are the same bits in every run.
+// keys, told by a counter. So results are the same bits in every run. Where no sequence has more than
+// 64 queries, a kernel of their own keeps d_q in registers instead (backward_few.cuh; softmax and fast
+// forms, heads with keys of their own).
 //
 // Strides, above 0, are multiples of 8 elements and data aligned to 16 bytes (fits_map of
 // hopper_map.h), tokens below 2^29.

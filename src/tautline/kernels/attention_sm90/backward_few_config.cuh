@@ -15,7 +15,7 @@ struct FewConfig {
   static constexpr int kLoadRegisters = 40, kRegisters = 216;
   static_assert(kCtas * (kLoadRegisters + kRegisters) <= 512);
   static constexpr int kStages = kD == 64 ? 4 : 2;  // of keys and values
-  static constexpr int kMostTogether = 16;
+  static constexpr int kMostTogether = 16;          // sequences whose d_q products add up
 
   using LayoutQ = RowTiles<E, kD, kM, 1>;
   using LayoutQt = ColumnTiles<E, kD, kM, 1>;

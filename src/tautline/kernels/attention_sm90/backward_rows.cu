@@ -1,7 +1,8 @@
-// The pass before backward.cuh: -lse / scale and -delta, delta = sum_j P_j dP_j, of each row in terms
-// (backward_terms.h), and d_q = 0 where no key is seen and sequences have their own. delta = d_o . o is cheaper, but o has 16 bits:
-// where a row sees few keys, dP - delta cancels and o's rounding would be all that is left, so there
-// delta is summed. Bound by memory: 4 D bytes a row and head are read.
+// The pass before backward.cuh and backward_few.cuh: -lse / scale and -delta, delta = sum_j P_j dP_j, of
+// each row in terms (backward_terms.h), and d_q = 0 where no key is seen, unless d_q is summed over
+// sequences. delta = d_o . o is cheaper, but o has 16 bits: where a row sees few keys, dP - delta cancels
+// and o's rounding would be all that is left, so there delta is summed. Bound by memory: 4 D bytes a row
+// and head are read.
 #include <climits>
 
 #include "tautline/kernels/attention_few_keys.cuh"
