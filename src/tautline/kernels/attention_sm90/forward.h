@@ -1,7 +1,7 @@
 // The Hopper (sm_90a) forward of attention.h and gdpa.h: bf16 and fp16, head dimensions up to 128 that
-// are multiples of 8 (the kernels have 64 or 128 columns of both; those beyond are zeros), windows,
-// grouped heads, broadcast queries, no additive bias. What attention_forward_sm90_refuses goes to
-// attention_portable*.cu.
+// are multiples of 8, windows, grouped heads, broadcast queries, no additive bias. The kernels have 64
+// or 128 columns of keys and 64 or 128 of values; columns beyond a problem's are zeros. What
+// attention_forward_sm90_refuses goes to attention_portable*.cu.
 #pragma once
 
 #include <cstdint>

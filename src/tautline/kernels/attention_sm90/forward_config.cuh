@@ -48,27 +48,30 @@ __device__ __forceinline__ Keys keys_of(const ForwardArguments& p, int32_t diago
           p.right < 0 ? keys : min(max(at + p.right + 1, 0), keys)};
 }
 
-template <class E, int kD, int kN, int kG, int kP, class S>
+/// Queries and keys of kD columns, values and outputs of kV; blocks of kN keys; kG warpgroups.
+template <class E, int kD, int kV, int kN, int kG, int kP, class S>
 struct ForwardConfig {
   using Element = E;
   using Score = S;
-  static constexpr int kDim = kD, kKeys = kN, kGroups = kG, kPasses = kP;
+  static constexpr int kKeyDim = kD, kValueDim = kV, kKeys = kN, kGroups = kG, kPasses = kP;
   static constexpr int kTile = kRows * kG * kP;
   static_assert(kP == 1 || kP == 2);
-  static constexpr int kThreads = 128 * (kG + 1), kQueries = kRows * kG, kHalves = kD / 64;
+  static_assert(kD % 64 == 0 && kV % 64 == 0);
+  static constexpr int kThreads = 128 * (kG + 1), kQueries = kRows * kG;
   static constexpr int kConsumerRegisters = kG == 2 ? 232 : kG == 3 ? 160 : 112;
   static constexpr int kProducerRegisters = kG == 2 ? 40 : kG == 3 ? 32 : 24;
-  static constexpr int kQBytes = kRows * kD * 2, kBlockBytes = kN * kD * 2;
+  static constexpr int kQBytes = kRows * kD * 2, kSlotBytes = kRows * std::max(kD, kV) * 2;
+  static constexpr int kKBytes = kN * kD * 2, kVBytes = kN * kV * 2;
   static constexpr int kRoom = 227 * 1024 - 2048;
-  static constexpr int kStages = std::min(8, (kRoom - 2 * kG * kQBytes) / (2 * kBlockBytes));
-  static constexpr int kSlots = std::min(16, (kRoom - 2 * kStages * kBlockBytes) / kQBytes);
+  static constexpr int kStages = std::min(8, (kRoom - 2 * kG * kSlotBytes) / (kKBytes + kVBytes));
+  static constexpr int kSlots = std::min(16, (kRoom - kStages * (kKBytes + kVBytes)) / kSlotBytes);
   static constexpr int kDepth = 8;  // of passes that have been announced
   static_assert(kStages >= 2 && kSlots >= 2 * kG);
 
   struct Shared {
-    char q[kSlots][kQBytes];  // 64 queries each; o takes their place
-    char k[kStages][kBlockBytes];
-    char v[kStages][kBlockBytes];
+    char q[kSlots][kSlotBytes];  // 64 queries each; o takes their place
+    char k[kStages][kKBytes];
+    char v[kStages][kVBytes];
     Pass pass[kDepth];
     uint64_t full_pass[kDepth], empty_pass[kDepth], empty_q[kSlots];
     uint64_t full_k[kStages], empty_k[kStages], full_v[kStages], empty_v[kStages];

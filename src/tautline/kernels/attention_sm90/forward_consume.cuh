@@ -13,10 +13,10 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
                                         int group) {
   using namespace hopper;
   using E = typename C::Element;
-  constexpr int kN = C::kKeys, kD = C::kDim, kStages = C::kStages;
+  constexpr int kN = C::kKeys, kD = C::kKeyDim, kV = C::kValueDim, kStages = C::kStages;
   const int thread = threadIdx.x % 128, lane = thread % 32;
   const int my_row = thread / 32 * kWarpRows + lane / 4, my_column = lane % 4 * 2;
-  float scores[kN / 2], out[kD / 2];
+  float scores[kN / 2], out[kV / 2];
   uint32_t weights[kN / 4];
   typename C::Score score;
   Cursor<C::kDepth> at_pass;
@@ -83,11 +83,10 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       wgmma_fence();
 #pragma unroll
       for (int n = 0; n < kN / 16; ++n)
-        mma_registers<E, kD>(weights + 4 * n, v_tile.at(n * 16 * 128), out, true);
+        mma_registers<E, kV>(weights + 4 * n, v_tile.at(n * 16 * 128), out, true);
       wgmma_commit();
     };
     const auto multiply_again = [&](int stage) {  // a warp's scores, by itself
-      static_assert(kN == 64);                    // tiles of mma.cuh
       using T = std::conditional_t<std::is_same_v<E, __half>, Float16, BFloat16>;
       const uint32_t queries = shared_address(s.q[slot]), keys = shared_address(s.k[stage]);
       auto* tiles = reinterpret_cast<float(*)[4]>(scores);
@@ -99,7 +98,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         mma::left<kD>(a, queries, thread / 32, d, lane);
 #pragma unroll
         for (int n = 0; n < kN / 16; ++n) {
-          mma::right_of_rows<kD>(b, keys, n, d, lane);
+          mma::right_of_rows<64>(b, keys + d / 4 * kN * 128, n, d % 4, lane);
           mma::multiply<T>(tiles[2 * n], a, b[0], b[1]);
           mma::multiply<T>(tiles[2 * n + 1], a, b[2], b[3]);
         }
@@ -111,9 +110,9 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       const bool tail = C::Score::kMaskTail || p.right >= 0;
       if (at >= bottom.first && (!tail || at + kN <= top.last)) return at + kN == top.last;
       // A row's columns, 8 j and 8 j + 1 from low to high: as bits, which go to predicates eight at a time.
-      static_assert(kN / 4 < 32);
       const auto below = [](uint32_t column) {
-        return (1u << min(column / 8 * 2 + min(column % 8, 2u), kN / 4u)) - 1;
+        const uint32_t count = min(column / 8 * 2 + min(column % 8, 2u), kN / 4u);
+        return count < 32 ? (1u << count) - 1 : ~0u;
       };
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -166,14 +165,14 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       at_v.next();
       if (C::Score::kRescales && grew)
 #pragma unroll
-        for (int i = 0; i < kD / 2; ++i) out[i] *= factor[i / 2 % 2];
+        for (int i = 0; i < kV / 2; ++i) out[i] *= factor[i / 2 % 2];
       round_weights();
     };
 
     skip(pass.block + pass.blocks - max(end, begin));
     score.begin(p.numbers);
 #pragma unroll
-    for (int i = 0; i < kD / 2; ++i) out[i] = 0;  // a flag in the first product costs registers
+    for (int i = 0; i < kV / 2; ++i) out[i] = 0;  // a flag in the first product costs registers
     if (begin < end) {
       open();
       if (begin < end - 1) barrier_wait(&s.full_k[at_k.stage], at_k.phase);
@@ -209,7 +208,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     sync_threads(1 + group, 128);
     char* to = s.q[slot];
 #pragma unroll
-    for (int h = 0; h < C::kHalves; ++h)
+    for (int h = 0; h < kV / 64; ++h)
       mma::put_rows(shared_address(to + (h * kRows + thread / 32 * kWarpRows) * 128), lane,
                     [&](int n) {
                       const float* x = out + 32 * h + 2 * n;
@@ -220,7 +219,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
     const int32_t warp_row = thread / 32 * kWarpRows, rows = min(kWarpRows, count - warp_row);
     if (lane == 0 && rows > 0) {
 #pragma unroll
-      for (int h = 0; h < C::kHalves && 64 * h < p.value_dim; ++h)
+      for (int h = 0; h < kV / 64 && 64 * h < p.value_dim; ++h)
         tma_store(&p.o, to + h * kRows * 128 + warp_row * 128, 64 * h, kWarpRows - rows,
                   pass.row + row + warp_row + rows, pass.head);
       tma_store_commit();

@@ -17,9 +17,9 @@ inline int32_t bound_of(int64_t bound) {
 }
 
 /// What was fastest on the shapes of the bench; lab/attention/README.md has the rest.
-template <class E, int kDim, class Score>
-using ForwardChoice = std::conditional_t<kDim == 128, ForwardConfig<E, 128, 64, 3, 2, Score>,
-                                         ForwardConfig<E, 64, 64, 4, 2, Score>>;
+template <class E, int kKeyDim, int kValueDim, class Score>
+using ForwardChoice =
+    ForwardConfig<E, kKeyDim, kValueDim, 64, std::max(kKeyDim, kValueDim) == 128 ? 3 : 4, 2, Score>;
 
 template <class C>
 void launch_forward(const Forward& f) {
@@ -55,24 +55,23 @@ void launch_forward(const Forward& f) {
 
 template <class C>
 void launch_as_ordered(const Forward& f) {
-  static_assert(C::kTile == kForwardTile<C::kDim>);
+  static_assert(C::kTile == kForwardTile<std::max(C::kKeyDim, C::kValueDim)>);
   launch_forward<C>(f);
 }
 
-template <class Score>
-void forward_half(const Forward& f) {
-  if (forward_columns(f.p) == 128) return launch_as_ordered<ForwardChoice<__half, 128, Score>>(f);
-  launch_as_ordered<ForwardChoice<__half, 64, Score>>(f);
+template <class E, int kKeyDim, class Score>
+void forward_of_keys(const Forward& f) {
+  f.p.value_dim <= 64 ? launch_as_ordered<ForwardChoice<E, kKeyDim, 64, Score>>(f)
+                      : launch_as_ordered<ForwardChoice<E, kKeyDim, 128, Score>>(f);
 }
-template <class Score>
-void forward_bfloat16(const Forward& f) {
-  if (forward_columns(f.p) == 128)
-    return launch_as_ordered<ForwardChoice<__nv_bfloat16, 128, Score>>(f);
-  launch_as_ordered<ForwardChoice<__nv_bfloat16, 64, Score>>(f);
+template <class E, class Score>
+void forward_of(const Forward& f) {
+  f.p.head_dim <= 64 ? forward_of_keys<E, 64, Score>(f) : forward_of_keys<E, 128, Score>(f);
 }
 template <class Score>
 void forward_with(const Forward& f) {
-  f.p.element == Element::kFloat16 ? forward_half<Score>(f) : forward_bfloat16<Score>(f);
+  f.p.element == Element::kFloat16 ? forward_of<__half, Score>(f)
+                                   : forward_of<__nv_bfloat16, Score>(f);
 }
 
 }  // namespace tautline::kernels::sm90

@@ -1,5 +1,6 @@
 // Between the problems and the kernels of the Hopper forward: one function for each form of score,
-// each in a file of its own, since each is four kernels (bf16 and fp16, head dimension 64 and 128).
+// each in a file of its own, since each is eight kernels (bf16 and fp16, keys of 64 and 128 columns,
+// values of 64 and 128).
 #pragma once
 
 #include "tautline/kernels/attention_order.h"
@@ -7,12 +8,12 @@
 
 namespace tautline::kernels::sm90 {
 
-/// Columns of the kernel that takes the problem.
+/// Columns of values, or of keys where they are more, of the kernel that takes the problem.
 inline int forward_columns(const AttentionProblem& p) {
   return p.head_dim <= 64 && p.value_dim <= 64 ? 64 : 128;
 }
 
-/// Queries of an order's tile, by the kernel's columns.
+/// Queries of an order's tile, by those columns.
 template <int kColumns>
 inline constexpr int kForwardTile = kColumns == 128 ? 384 : 512;
 

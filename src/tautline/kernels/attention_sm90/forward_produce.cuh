@@ -42,15 +42,16 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   Cursor<C::kSlots> at_q;
   Cursor<kStages> at_k, at_v;
   const auto load = [&](const CUtensorMap& map, int32_t width, uint64_t* full, uint64_t* empty,
-                        char* to, Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
+                        auto& to, Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
                         int32_t head) {
     const int32_t first = block * C::kKeys, count = min(C::kKeys, keys - first);
+    constexpr int kBytes = sizeof to[0];
     barrier_wait(&empty[at.stage], at.phase ^ 1);
-    barrier_expect(&full[at.stage], C::kBlockBytes);
+    barrier_expect(&full[at.stage], kBytes);
 #pragma unroll
-    for (int h = 0; h < C::kHalves; ++h)
-      load_box<C::kKeys>(map, &full[at.stage], to + at.stage * C::kBlockBytes + h * C::kKeys * 128,
-                         64 * h, width, static_cast<int32_t>(start) + first, count, head);
+    for (int h = 0; h < kBytes / (C::kKeys * 128); ++h)
+      load_box<C::kKeys>(map, &full[at.stage], to[at.stage] + h * C::kKeys * 128, 64 * h, width,
+                         static_cast<int32_t>(start) + first, count, head);
     at.next();
   };
   Item item = item_of(0), following = item_of(1);
@@ -108,7 +109,7 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
         const int32_t count = min(kRows, left - g * kRows);
         barrier_wait(&s.empty_q[at_q.stage], at_q.phase ^ 1);
 #pragma unroll
-        for (int h = 0; h < C::kHalves; ++h)
+        for (int h = 0; h < C::kKeyDim / 64; ++h)
           load_box<kRows>(p.q, full, s.q[at_q.stage] + h * kRows * 128, 64 * h, p.head_dim,
                           pass.q_token + g * kRows, count, item.head);
         at_q.next();
@@ -118,9 +119,9 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
       for (int32_t n = 0; n <= pass.blocks; ++n) {
         const int32_t block = pass.block + pass.blocks - 1 - n;
         if (n < pass.blocks)
-          load(p.k, p.head_dim, s.full_k, s.empty_k, s.k[0], at_k, span.k, span.nk, block, kv_head);
+          load(p.k, p.head_dim, s.full_k, s.empty_k, s.k, at_k, span.k, span.nk, block, kv_head);
         if (n > 0)
-          load(p.v, p.value_dim, s.full_v, s.empty_v, s.v[0], at_v, span.k, span.nk, block + 1,
+          load(p.v, p.value_dim, s.full_v, s.empty_v, s.v, at_v, span.k, span.nk, block + 1,
                kv_head);
       }
     }

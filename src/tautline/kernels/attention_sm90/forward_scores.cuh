@@ -15,7 +15,7 @@ namespace tautline::kernels::sm90 {
 /// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m need not be the row's
 /// maximum, since the ratio of output to sum is exact whatever m is (FlashAttention-4 has the idea).
 /// m is looked for in a warpgroup's first block, where pairs are hidden, and in a row's first block.
-/// Elsewhere it is trusted until a thread's sum of a block's weights passes kMostSum: then the warp multiplies
+/// Elsewhere it is trusted until a thread's sum of a block's weights passes twice what kSlack can make of it (in FP16's range): then the warp multiplies
 /// the block's scores once more (`again`), looks for m in this block and its pass's others, and finds the
 /// weights anew. That saves the search, up to 13 % of the time. (To trust the first block's maximum for good
 /// and compute rows anew that pass 100 octaves made training 50 times slower, whose logits grew that far
@@ -23,8 +23,8 @@ namespace tautline::kernels::sm90 {
 struct Softmax {
   static constexpr bool kMaskTail = true, kRescales = true;
   static constexpr float kSlack = 8;  // octaves that m may trail where it is looked for
-  // More than kSlack makes of a thread's 16 weights; in FP16's range.
-  static constexpr float kMostSum = 0x1p13f;
+  static constexpr float kMost =
+      0x1p8f;  // what kSlack makes of a weight; a thread's sum has kCount / 2
   static constexpr float kNone = -1e30f;  // m of a row that has seen no key
   float top[2], sum[2];                   // m; the sum of this thread's columns
   float to_log2;
@@ -85,7 +85,7 @@ struct Softmax {
   template <int kCount, class Again>
   __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&factor)[2], bool look,
                                         const Again& again) {
-    static_assert(kCount == 32);  // kMostSum
+    constexpr float kMostSum = kCount * kMost;
     const bool tracks = look || wary;
     bool grew = false;
     if (tracks) grew = track(s, factor);
