@@ -15,16 +15,15 @@ namespace tautline::kernels::sm90 {
 /// Softmax with a lazy maximum: the weights of a row are exp2(c s - m) where m need not be the row's
 /// maximum, since the ratio of output to sum is exact whatever m is (FlashAttention-4 has the idea).
 /// m is looked for in a warpgroup's first block, where pairs are hidden, and in a row's first block.
-/// Elsewhere it is trusted until a thread's sum of a block's weights passes twice what kSlack can make of it (in FP16's range): then the warp multiplies
-/// the block's scores once more (`again`), looks for m in this block and its pass's others, and finds the
-/// weights anew. That saves the search, up to 13 % of the time. (To trust the first block's maximum for good
-/// and compute rows anew that pass 100 octaves made training 50 times slower, whose logits grew that far
-/// within 20 steps.)
+/// Elsewhere it is trusted until a thread's sum of a block's weights passes twice what kSlack makes of
+/// it (which is in FP16's range): then the warp multiplies the block's scores once more (`again`), looks
+/// for m in this block and its pass's others, and finds the weights anew. That saves the search, up to
+/// 13 % of the time. (To trust the first block's maximum for good and compute rows anew that pass 100
+/// octaves made training 50 times slower, whose logits grew that far within 20 steps.)
 struct Softmax {
   static constexpr bool kMaskTail = true, kRescales = true;
-  static constexpr float kSlack = 8;  // octaves that m may trail where it is looked for
-  static constexpr float kMost =
-      0x1p8f;  // what kSlack makes of a weight; a thread's sum has kCount / 2
+  static constexpr float kSlack = 8;      // octaves that m may trail where it is looked for
+  static constexpr float kMost = 0x1p8f;  // of a weight then; a thread sums kCount / 2 of a row
   static constexpr float kNone = -1e30f;  // m of a row that has seen no key
   float top[2], sum[2];                   // m; the sum of this thread's columns
   float to_log2;
