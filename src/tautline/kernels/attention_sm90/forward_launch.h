@@ -21,6 +21,7 @@ struct ScoreNumbers {
   float scale = 1;                                 // of scores (times log2(e) for softmax)
   float finish = 1;                                // of outputs
   float slope = 0, offset = 1, low = 1, high = 1;  // of a gate
+  int32_t zero = 0;                                // where the compiler cannot see it
 };
 
 struct Forward {

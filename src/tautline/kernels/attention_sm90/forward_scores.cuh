@@ -111,6 +111,11 @@ struct Softmax {
   }
 };
 
+/// k, but not before x is there; `zero` is 0, of which the compiler does not know.
+__device__ __forceinline__ float after(float x, float k, int32_t zero) {
+  return __int_as_float((__float_as_int(x) & zero) | __float_as_int(k));
+}
+
 /// An activation with a formula of its own, f(alpha s). kFast takes tanh.approx.f32 where there is a
 /// choice; else the error is a few units of FP32's last place. Scores of masked keys are 0 here, and
 /// so are their weights: f(0) = 0. Fast GELU's weights are s (1 + tanh u) where kUnscaled, and its
@@ -122,11 +127,12 @@ struct Pointwise {
   static_assert(!kUnscaled || (kFast && kF == ScoreActivation::kGeluTanh));
   static_assert(kF == ScoreActivation::kSilu || kF == ScoreActivation::kGelu ||
                 kF == ScoreActivation::kGeluTanh);
-  float alpha, half, linear,
-      cubic;  // of alpha: itself, its half; GELU's u = s (linear + cubic s^2)
+  float alpha, half, linear, cubic;  // alpha, its half; GELU's u = s (linear + cubic s^2)
+  int32_t zero;
 
   __device__ void begin(const ScoreNumbers& n) {
     alpha = n.scale;
+    zero = n.zero;
     half = 0.5f * alpha;
     linear = 0.79788456080f * alpha;
     cubic = 0.79788456080f * 0.044715f * alpha * alpha * alpha;
@@ -135,11 +141,9 @@ struct Pointwise {
     using namespace hopper;
     if constexpr (kF == ScoreActivation::kSilu) {
       const float h = half * s;
-      if constexpr (kFast) return fmaf(h, tanh_fast(h), h);
       return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * h));
     } else if constexpr (kF == ScoreActivation::kGeluTanh) {
-      const float u = s * fmaf(s * s, cubic, linear), h = kUnscaled ? s : half * s;
-      if constexpr (kFast) return fmaf(h, tanh_fast(u), h);
+      const float u = s * fmaf(s * s, cubic, linear);
       return alpha * s * reciprocal_fast(1 + exp2_fast(-2.88539008178f * u));
     } else {
       // 1 - erf(x) = t (a1 + a2 t + ...) exp(-x^2), t = 1 / (1 + p x), off by 1.5e-7 at most
@@ -158,8 +162,28 @@ struct Pointwise {
   __device__ float finish(float beta) const { return kUnscaled ? half * beta : beta; }
   template <int kCount>
   __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
+    if constexpr (kFast) return weigh_fast(s);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+  }
+  /// ptxas spreads what comes before a tanh too far ahead of it: it reckons with an operation a cycle,
+  /// where one takes three while other warpgroups' products use the registers, and leaves most tanhs
+  /// to the end, in a row. So a run of elements begins after the tanhs of the last run but one: its
+  /// constant is said to depend on them. (Forward at L = 2048: 4 % of the cycles.)
+  template <int kCount>
+  __device__ __forceinline__ void weigh_fast(float (&s)[kCount]) const {
+    constexpr bool kGelu = kF == ScoreActivation::kGeluTanh;
+    constexpr int kRun = kGelu ? 8 : 4;
+    float constants[2];
+    constants[0] = constants[1] = kGelu ? linear : half;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      float& mine = constants[j / kRun % 2];
+      const float h = !kGelu ? mine * s[j] : kUnscaled ? s[j] : half * s[j];
+      const float t = hopper::tanh_fast(kGelu ? s[j] * fmaf(s[j] * s[j], cubic, mine) : h);
+      s[j] = fmaf(h, t, h);
+      if (j % kRun == kRun - 1) mine = after(t, mine, zero);
+    }
   }
   template <int kCount, class Again>
   __device__ __forceinline__ bool weigh(float (&s)[kCount], float (&)[2], bool,
