@@ -58,7 +58,7 @@ struct FastWeight {
   static_assert(kActivation == ScoreActivation::kSilu || kActivation == ScoreActivation::kGeluTanh);
   static constexpr bool kSilu = kActivation == ScoreActivation::kSilu;
   float linear, cubic;  // u = s (linear + cubic s^2); SiLU's: s linear
-  float steep;          // GELU: s du/ds = s (linear + steep s^2)
+  float steep;          // GELU: du/ds = linear + steep s^2
 
   __device__ explicit FastWeight(float alpha)
       : linear((kSilu ? 0.5f : 0.79788456080f) * alpha),
@@ -69,9 +69,10 @@ struct FastWeight {
     if constexpr (kSilu) {  // f = u (1 + t)
       const float u = s * linear, t = tanh_fast(u);
       return {fmaf(u, t, u), fmaf(u, fmaf(-t, t, 1.0f), t)};
-    } else {  // 2 f / alpha = s (1 + t)
+    } else {  // 2 f / alpha = s (1 + t), which (1 - t) makes s (1 - t^2)
       const float square = s * s, t = tanh_fast(s * fmaf(cubic, square, linear));
-      return {fmaf(s, t, s), fmaf(s * fmaf(steep, square, linear), fmaf(-t, t, 1.0f), t)};
+      const float f = fmaf(s, t, s);
+      return {f, fmaf(fmaf(steep, square, linear), fmaf(-t, f, f), t)};
     }
   }
 };
