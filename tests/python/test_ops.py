@@ -263,6 +263,17 @@ def test_bits_do_not_depend_on_threads_or_runs():
         torch.set_num_threads(before)
 
 
+def test_a_bfloat16_loss_is_weighted_in_float32():
+    h, items, target = randn(9, 16).bfloat16(), randn(50, 16).bfloat16(), torch.arange(9)
+
+    def gradient(weight):
+        x = h.clone().requires_grad_()
+        (ops.full_softmax(x, items, target, 1.0, False) * weight).backward()
+        return x.grad
+
+    assert torch.equal(gradient(1 / 3), (gradient(1.0).float() * (1 / 3)).bfloat16())
+
+
 def test_bfloat16_keeps_its_type():
     x, w = randn(10, 64).bfloat16().requires_grad_(), randn(64, grad=True)
     y = ops.rms_norm(x, w, 1e-6)

@@ -10,7 +10,7 @@ namespace tautline::ops {
 namespace {
 
 Tensor scale_gradient(const Tensor& gradient, const Tensor& by) {
-  if (gradient.is_cpu()) return gradient * by.to(gradient.scalar_type());
+  if (gradient.is_cpu()) return gradient * by.item();  // not rounded to the gradient's type
   const Tensor factor = by.to(at::kFloat);
   const Tensor x = gradient.contiguous(), y = at::empty(x.sizes(), x.options());
   kernels::Scale p;
