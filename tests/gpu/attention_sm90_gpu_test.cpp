@@ -145,6 +145,14 @@ std::vector<AttentionCase> cases() {
     c.kv_heads = 4;
     all.push_back(c);
   }
+  for (const auto& [keys, values] : {std::pair{64, 128}, {128, 64}})  // several passes and stages
+    for (const AttentionWindow window : {kCausal, AttentionWindow{63, 63}}) {
+      AttentionCase c;
+      c.window = window, c.head_dim = keys, c.value_dim = values;
+      c.heads = 2, c.kv_heads = 1;
+      c.q_lengths = c.k_lengths = {500, 1, 0, 193, 450};
+      all.push_back(c);
+    }
   return all;
 }
 
@@ -267,7 +275,7 @@ void expect_the_same_bits(AttentionCase c, Run<P> run, Run<P> other) {
   const DeviceHeads* gradients[] = {&device.d_q, &device.d_k, &device.d_v};
   run(device.p);
   const auto bits = [&] {
-    return std::vector{device.d_q.raw(), device.d_k.raw(), device.d_v.raw()};
+    return std::vector{device.o.raw(), device.d_q.raw(), device.d_k.raw(), device.d_v.raw()};
   };
   const auto first = bits();
   std::vector<std::vector<float>> values;
@@ -288,10 +296,10 @@ void expect_the_same_bits(AttentionCase c, Run<P> run, Run<P> other) {
 
 TEST(AttentionSm90, ManySequencesGiveTheSameBits) {
   if (!is_hopper()) GTEST_SKIP() << "not a Hopper card";
-  for (const int64_t dim : {64, 128})
+  for (const auto& [keys, values] : {std::pair{64, 64}, {128, 128}, {64, 128}, {128, 64}})
     for (const AttentionWindow window : {AttentionWindow{}, kCausal, AttentionWindow{300, 50}}) {
       AttentionCase c;
-      c.window = window, c.head_dim = c.value_dim = dim;
+      c.window = window, c.head_dim = keys, c.value_dim = values;
       c.heads = 2, c.kv_heads = window.left < 0 ? 2 : 1;
       c.q_lengths = c.k_lengths = many_lengths(100);
       expect_the_same_bits<JaggedAttention>(c, run<256>, run<1024>);

@@ -149,20 +149,25 @@ def milliseconds(call):
     return sorted(times)[3]
 
 
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("d,e", [(64, 64), (128, 128), (64, 128), (128, 64)])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("to", [200.0, -200.0])  # rising and falling along the keys
-def test_large_scores_are_right_and_cost_no_more(d, to):
+def test_large_scores_are_right_and_cost_no_more(d, e, kind, to):
     n, sequences = 512, 128
     o = (torch.arange(sequences + 1) * n).cuda()
-    small = torch.randn(n * sequences, 3, 2, d, generator=torch.Generator().manual_seed(3)).bfloat16().cuda()
+    small = torch.randn(n * sequences, 3, 2, max(d, e), generator=torch.Generator().manual_seed(3)).to(kind).cuda()
     large = small.clone()
     large[:, 0, :, 0] = 32  # one column makes scores of -200 .. 200
-    large[:, 1, :, 0] = (torch.linspace(-to, to, n) / 32 * d**0.5).bfloat16().cuda().repeat(sequences)[:, None]
+    large[:, 1, :, 0] = (torch.linspace(-to, to, n) / 32 * d**0.5).to(kind).cuda().repeat(sequences)[:, None]
+
+    def parts(x):
+        q, k, v = x.unbind(1)
+        return q[..., :d], k[..., :d], v[..., :e]
 
     def call(x):
-        return ops.jagged_attention(*x.unbind(1), o, o, n, n, False, d**-0.5)
+        return ops.jagged_attention(*parts(x), o, o, n, n, False, d**-0.5)
 
-    q, k, v = large[:n].double().cpu().unbind(1)
+    q, k, v = parts(large[:n].double().cpu())
     want = torch.einsum("hij,jhd->ihd", (d**-0.5 * torch.einsum("ihd,jhd->hij", q, k)).softmax(-1), v)
     assert (call(large)[:n].double().cpu() - want).abs().max() < 2.0**-6 * want.abs().max()
     with torch.no_grad():

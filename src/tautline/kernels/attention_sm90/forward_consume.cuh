@@ -87,6 +87,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       wgmma_commit();
     };
     const auto multiply_again = [&](int stage) {  // a warp's scores, by itself
+      static_assert(kN == 64);                    // tiles of mma.cuh
       using T = std::conditional_t<std::is_same_v<E, __half>, Float16, BFloat16>;
       const uint32_t queries = shared_address(s.q[slot]), keys = shared_address(s.k[stage]);
       auto* tiles = reinterpret_cast<float(*)[4]>(scores);
@@ -98,7 +99,7 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
         mma::left<kD>(a, queries, thread / 32, d, lane);
 #pragma unroll
         for (int n = 0; n < kN / 16; ++n) {
-          mma::right_of_rows<64>(b, keys + d / 4 * kN * 128, n, d % 4, lane);
+          mma::right_of_rows<kD>(b, keys, n, d, lane);
           mma::multiply<T>(tiles[2 * n], a, b[0], b[1]);
           mma::multiply<T>(tiles[2 * n + 1], a, b[2], b[3]);
         }
@@ -110,9 +111,9 @@ __device__ __forceinline__ void consume(const ForwardArguments& p, typename C::S
       const bool tail = C::Score::kMaskTail || p.right >= 0;
       if (at >= bottom.first && (!tail || at + kN <= top.last)) return at + kN == top.last;
       // A row's columns, 8 j and 8 j + 1 from low to high: as bits, which go to predicates eight at a time.
+      static_assert(kN / 4 < 32);
       const auto below = [](uint32_t column) {
-        const uint32_t count = min(column / 8 * 2 + min(column % 8, 2u), kN / 4u);
-        return count < 32 ? (1u << count) - 1 : ~0u;
+        return (1u << min(column / 8 * 2 + min(column % 8, 2u), kN / 4u)) - 1;
       };
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

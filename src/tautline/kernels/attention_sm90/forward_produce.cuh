@@ -42,16 +42,15 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
   Cursor<C::kSlots> at_q;
   Cursor<kStages> at_k, at_v;
   const auto load = [&](const CUtensorMap& map, int32_t width, uint64_t* full, uint64_t* empty,
-                        auto& to, Cursor<kStages>& at, int64_t start, int32_t keys, int32_t block,
-                        int32_t head) {
+                        char* to, int32_t bytes, Cursor<kStages>& at, int64_t start, int32_t keys,
+                        int32_t block, int32_t head) {
     const int32_t first = block * C::kKeys, count = min(C::kKeys, keys - first);
-    constexpr int kBytes = sizeof to[0];
     barrier_wait(&empty[at.stage], at.phase ^ 1);
-    barrier_expect(&full[at.stage], kBytes);
+    barrier_expect(&full[at.stage], bytes);
 #pragma unroll
-    for (int h = 0; h < kBytes / (C::kKeys * 128); ++h)
-      load_box<C::kKeys>(map, &full[at.stage], to[at.stage] + h * C::kKeys * 128, 64 * h, width,
-                         static_cast<int32_t>(start) + first, count, head);
+    for (int h = 0; h < bytes / (C::kKeys * 128); ++h)
+      load_box<C::kKeys>(map, &full[at.stage], to + at.stage * bytes + h * C::kKeys * 128, 64 * h,
+                         width, static_cast<int32_t>(start) + first, count, head);
     at.next();
   };
   Item item = item_of(0), following = item_of(1);
@@ -119,10 +118,11 @@ __device__ __forceinline__ void produce(const ForwardArguments& p, typename C::S
       for (int32_t n = 0; n <= pass.blocks; ++n) {
         const int32_t block = pass.block + pass.blocks - 1 - n;
         if (n < pass.blocks)
-          load(p.k, p.head_dim, s.full_k, s.empty_k, s.k, at_k, span.k, span.nk, block, kv_head);
+          load(p.k, p.head_dim, s.full_k, s.empty_k, s.k[0], C::kKBytes, at_k, span.k, span.nk,
+               block, kv_head);
         if (n > 0)
-          load(p.v, p.value_dim, s.full_v, s.empty_v, s.v, at_v, span.k, span.nk, block + 1,
-               kv_head);
+          load(p.v, p.value_dim, s.full_v, s.empty_v, s.v[0], C::kVBytes, at_v, span.k, span.nk,
+               block + 1, kv_head);
       }
     }
     item = following;

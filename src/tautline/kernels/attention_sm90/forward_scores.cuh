@@ -162,14 +162,17 @@ struct Pointwise {
   __device__ float finish(float beta) const { return kUnscaled ? half * beta : beta; }
   template <int kCount>
   __device__ __forceinline__ void weigh_first(float (&s)[kCount]) const {
-    if constexpr (kFast) return weigh_fast(s);
+    if constexpr (kFast) {
+      weigh_fast(s);
+    } else {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+      for (int j = 0; j < kCount; ++j) s[j] = of(s[j]);
+    }
   }
   /// ptxas spreads what comes before a tanh too far ahead of it: it reckons with an operation a cycle,
   /// where one takes three while other warpgroups' products use the registers, and leaves most tanhs
-  /// to the end, in a row. So a run of elements begins after the tanhs of the last run but one: its
-  /// constant is said to depend on them. (Forward at L = 2048: 4 % of the cycles.)
+  /// to the end, in a row. So a run of elements begins after the last tanh of the last run but one: its
+  /// constant is said to depend on it. (Forward at L = 2048: 4 % of the cycles.)
   template <int kCount>
   __device__ __forceinline__ void weigh_fast(float (&s)[kCount]) const {
     constexpr bool kGelu = kF == ScoreActivation::kGeluTanh;
